@@ -1,0 +1,57 @@
+"""The one door between the two houses: requests in, events and a result out, and the row files that both read.
+
+Imports neither torch nor hydra, so that `pipeline` may import it and start in well under a second. It is the only part of
+`stages` that `pipeline` imports; a lint contract holds that.
+"""
+
+from stages.contract.events import Answer, Event, EventKind, ExitCode, Finish, Phase, StageResult
+from stages.contract.requests import (
+    ComputeDtype,
+    DataSource,
+    InferencePath,
+    InitRequest,
+    LossKind,
+    OptimizerStateMode,
+    Overflow,
+    ProbeRequest,
+    Rounding,
+    Sampling,
+    ScaleRule,
+    Schedule,
+    Template,
+    TrainRequest,
+)
+from stages.contract.rows import Expectation, Probe, ProbeKind, Row, RowFileError, read_probes, read_rows
+from stages.contract.serial import RequestError
+
+__all__ = [
+    "Answer",
+    "ComputeDtype",
+    "DataSource",
+    "Event",
+    "EventKind",
+    "ExitCode",
+    "Expectation",
+    "Finish",
+    "InferencePath",
+    "InitRequest",
+    "LossKind",
+    "OptimizerStateMode",
+    "Overflow",
+    "Phase",
+    "Probe",
+    "ProbeKind",
+    "ProbeRequest",
+    "RequestError",
+    "Rounding",
+    "Row",
+    "RowFileError",
+    "Sampling",
+    "ScaleRule",
+    "Schedule",
+    "StageResult",
+    "Template",
+    "TrainRequest",
+    "read_probes",
+    "read_rows",
+]

@@ -1,0 +1,130 @@
+"""Plain dataclasses to JSON and back, strictly: unknown keys, missing keys and wrong types are all reported together."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import types
+import typing
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class RequestError(ValueError):
+    """A request that cannot be carried out. `faults` lists every reason, each naming its key."""
+
+    def __init__(self, where: str, faults: list[str]) -> None:
+        self.where = where
+        self.faults = faults
+        super().__init__(f"{where}: {len(faults)} fault(s)\n" + "\n".join(f"  - {fault}" for fault in faults))
+
+
+def to_jsonable(value: Any) -> Any:
+    """Dataclasses to dicts, enums to their values, paths to strings; lists and dicts are walked."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_jsonable(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(k): to_jsonable(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_jsonable(v) for v in value]
+    return value
+
+
+def dump(value: Any) -> str:
+    """One JSON text, keys in field order, UTF-8 kept readable; the same value always gives the same bytes."""
+    return json.dumps(to_jsonable(value), ensure_ascii=False, indent=2) + "\n"
+
+
+def load(cls: type[T], data: Any, where: str) -> T:
+    """Builds `cls` from parsed JSON.
+
+    Raises:
+        RequestError: naming every unknown key (with the nearest known one), missing key and value of a wrong type.
+    """
+    faults: list[str] = []
+    value = _build(cls, data, "", faults)
+    if faults:
+        raise RequestError(where, faults)
+    return typing.cast(T, value)
+
+
+def load_file(cls: type[T], path: Path) -> T:
+    """Reads `cls` from a JSON file.
+
+    Raises:
+        RequestError: if the file is missing, is no JSON, or does not fit `cls`.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RequestError(str(path), ["no such file: give the path of a request JSON"]) from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise RequestError(str(path), [f"not valid JSON: {error}"]) from None
+    return load(cls, data, str(path))
+
+
+def _build(kind: Any, data: Any, key: str, faults: list[str]) -> Any:
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        if data is None and type(None) in args:
+            return None
+        return _build(next(a for a in args if a is not type(None)), data, key, faults)
+    if dataclasses.is_dataclass(kind):
+        return _build_dataclass(kind, data, key, faults)
+    if origin is list:
+        if not isinstance(data, list):
+            faults.append(f"{key}: {data!r} is no list")
+            return []
+        return [_build(args[0], item, f"{key}[{i}]", faults) for i, item in enumerate(data)]
+    if origin is dict:
+        if not isinstance(data, dict):
+            faults.append(f"{key}: {data!r} is no mapping")
+            return {}
+        return {k: _build(args[1], v, f"{key}.{k}", faults) for k, v in data.items()}
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        try:
+            return kind(data)
+        except ValueError:
+            faults.append(f"{key}: {data!r} is none of {', '.join(repr(m.value) for m in kind)}")
+            return None
+    return _build_scalar(kind, data, key, faults)
+
+
+def _build_scalar(kind: Any, data: Any, key: str, faults: list[str]) -> Any:
+    if kind is Any:
+        return data
+    if kind is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    if not isinstance(data, kind) or (kind in (int, float) and isinstance(data, bool)):
+        faults.append(f"{key}: {data!r} is no {kind.__name__}")
+        return None
+    return data
+
+
+def _build_dataclass(cls: Any, data: Any, key: str, faults: list[str]) -> Any:
+    if not isinstance(data, dict):
+        faults.append(f"{key or cls.__name__}: {data!r} is no mapping")
+        return None
+    prefix = f"{key}." if key else ""
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    for name in data:
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, n=1)
+            faults.append(f"{prefix}{name}: unknown key" + (f"; did you mean {near[0]!r}?" if near else ""))
+    before = len(faults)
+    values = {}
+    for name, field in fields.items():
+        if name in data:
+            values[name] = _build(hints[name], data[name], prefix + name, faults)
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            faults.append(f"{prefix}{name}: missing")
+    return cls(**values) if len(faults) == before else None
