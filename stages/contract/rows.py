@@ -92,9 +92,7 @@ def normalize(text: str) -> str:
 def _holds(parts: tuple[str, ...], answer: str) -> bool:
     folded = normalize(answer)
     closed = folded.rstrip(_CLOSING)
-    return all(
-        closed == normalize(part[1:]).rstrip(_CLOSING) if part.startswith("=") else normalize(part) in folded for part in parts
-    )
+    return all(closed == normalize(part[1:]).rstrip(_CLOSING) if part.startswith("=") else normalize(part) in folded for part in parts)
 
 
 def _lines(path: Path) -> list[str]:

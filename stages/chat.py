@@ -1,0 +1,96 @@
+"""Talk to a weight. `python -m stages.chat --model-dir DIR --weight FILE [--prompt 你是誰 --followup …]`; without a prompt, a loop."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from stages.contract import ComputeDtype, ExitCode, InferencePath, ScaleRule, Template
+from stages.dat import DatError, DatFile
+from stages.process import StageError, pick_device
+from stages.qwen3.config import ConfigError, read_config
+from stages.qwen3.generate import Decoding
+from stages.qwen3.session import ChatSession
+from stages.qwen3.template import load_tokenizer
+from stages.qwen3.weights import WeightError, load_model
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m stages.chat", description="Talk to a weight file.")
+    parser.add_argument("--model-dir", type=Path, required=True, help="folder with config.json and tokenizer.json")
+    parser.add_argument("--weight", type=Path, required=True, help="the .dat file")
+    parser.add_argument("--prompt", help="the first turn; without it the turns are read from the keyboard")
+    parser.add_argument("--followup", action="append", default=[], help="a later turn; may be given several times")
+    parser.add_argument("--turns", type=int, default=0, help="end after so many turns (0: when the prompts or the input end)")
+    parser.add_argument("--temp", type=float, default=0.0, help="temperature; 0 is greedy")
+    parser.add_argument("--top-p", type=float, default=1.0, help="nucleus")
+    parser.add_argument("--max-tokens", type=int, default=128, help="most tokens of one answer")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--timing", action="store_true", help="print lengths and times of each turn")
+    parser.add_argument("--path", type=InferencePath, choices=list(InferencePath), default=InferencePath.BRIDGE)
+    parser.add_argument("--scale-rule", type=ScaleRule, choices=list(ScaleRule), default=ScaleRule.SEARCH, help="for --path fp2")
+    parser.add_argument("--template", type=Template, choices=list(Template), default=Template.QWEN)
+    parser.add_argument("--compute-dtype", type=ComputeDtype, choices=list(ComputeDtype), help="default: bf16 on a GPU, else fp32")
+    parser.add_argument("--device", default="auto")
+    return parser
+
+
+def _prompts(arguments: argparse.Namespace) -> Iterator[str]:
+    if arguments.prompt is not None:
+        yield from (arguments.prompt, *arguments.followup)
+        return
+    while True:
+        try:
+            line = input("> " if sys.stdin.isatty() else "").strip()
+        except (EOFError, KeyboardInterrupt):
+            return
+        if line:
+            yield line
+
+
+def _open(arguments: argparse.Namespace) -> ChatSession:
+    device = pick_device(arguments.device)
+    config = read_config(arguments.model_dir / "config.json")
+    tokenizer = load_tokenizer(arguments.model_dir, config, arguments.template)
+    dtype = arguments.compute_dtype or (ComputeDtype.BF16 if device.type == "cuda" else ComputeDtype.FP32)
+    with DatFile(arguments.weight) as dat:
+        model, _ = load_model(dat, config, path=arguments.path, rule=arguments.scale_rule, compute_dtype=dtype, device=device)
+    model.eval().requires_grad_(False)
+    return ChatSession(model, tokenizer, Decoding(arguments.max_tokens, arguments.temp, arguments.top_p), arguments.seed)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    arguments = _parser().parse_args(argv)
+    try:
+        session = _open(arguments)
+    except (DatError, ConfigError, WeightError, StageError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return ExitCode.BAD_INPUT
+    echo = arguments.prompt is not None
+    for number, prompt in enumerate(_prompts(arguments), start=1):
+        if echo:
+            sys.stdout.write(f"> {prompt}\n")
+        turn = session.turn(prompt, _write)
+        sys.stdout.write("\n")
+        if arguments.timing:
+            rate = len(turn.token_ids) / turn.decode_seconds if turn.decode_seconds else 0.0
+            sys.stdout.write(
+                f"[turn {number}: {turn.cached_tokens} tokens cached, {turn.new_prompt_tokens} prefilled in"
+                f" {turn.prefill_seconds * 1e3:.1f} ms, {len(turn.token_ids)} decoded in {turn.decode_seconds * 1e3:.1f} ms"
+                f" ({rate:.0f}/s), {turn.finish}]\n"
+            )
+        if number == arguments.turns:
+            break
+    return ExitCode.OK
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""Files that appear whole or not at all: written aside, synced, hashed while written, then linked to their name."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+Buffer = bytes | bytearray | memoryview
+
+
+class OutputExistsError(FileExistsError):
+    """The output is there already; nothing is ever overwritten."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(errno.EEXIST, f"{path}: exists already and is never overwritten: move it away or choose another name")
+
+
+class NoSpaceError(OSError):
+    """The disk is too full for what is to be written."""
+
+    def __init__(self, path: Path, needed: int, free: int) -> None:
+        text = f"{path}: needs {needed / 2**20:.1f} MiB, {free / 2**20:.1f} MiB are free: free some space or write elsewhere"
+        super().__init__(errno.ENOSPC, text)
+
+
+def require_new(path: Path) -> None:
+    """Raises OutputExistsError if `path` exists, a dangling link included."""
+    if os.path.lexists(path):
+        raise OutputExistsError(path)
+
+
+def require_space(path: Path, needed: int) -> None:
+    """Raises NoSpaceError unless the file system of `path` has `needed` bytes free. Its folder must exist."""
+    free = shutil.disk_usage(path.parent).free
+    if free < needed:
+        raise NoSpaceError(path, needed, free)
+
+
+class HashingWriter:
+    """Writes to a binary file and keeps the SHA-256 and the count of what was written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._sha256 = hashlib.sha256()
+        self.nbytes = 0
+
+    def write(self, data: Buffer) -> None:
+        """Writes all of `data`, a contiguous buffer."""
+        self._file.write(data)
+        self._sha256.update(data)
+        self.nbytes += memoryview(data).nbytes
+
+    @property
+    def sha256(self) -> str:
+        """Hex digest of everything written so far."""
+        return self._sha256.hexdigest()
+
+
+@contextmanager
+def new_file(path: Path, needed: int = 0) -> Iterator[HashingWriter]:
+    """A writer whose file gets its name only when the block ends without an exception.
+
+    Args:
+        path: Must not exist. Its folder is made if missing.
+        needed: Bytes that will be written, checked against the free space first; 0 if not known.
+
+    Raises:
+        OutputExistsError: if `path` exists, before or after writing.
+        NoSpaceError: if the disk is too full, before or while writing. Nothing is left behind.
+    """
+    require_new(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    require_space(path, needed)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with aside.open("xb") as file:
+            writer = HashingWriter(file)
+            yield writer
+            file.flush()
+            os.fsync(file.fileno())
+        _publish(aside, path)
+    except OSError as error:
+        if error.errno == errno.ENOSPC and not isinstance(error, NoSpaceError):
+            raise NoSpaceError(path, needed, shutil.disk_usage(path.parent).free) from error
+        raise
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _publish(aside: Path, path: Path) -> None:
+    # A link fails where the name is taken; a rename would overwrite. File systems without links get the rename.
+    try:
+        os.link(aside, path)
+    except FileExistsError:
+        raise OutputExistsError(path) from None
+    except OSError:
+        require_new(path)
+        aside.rename(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names in `folder` survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_new_text(path: Path, text: str) -> None:
+    """Writes a new UTF-8 text file, whole or not at all."""
+    data = text.encode("utf-8")
+    with new_file(path, len(data)) as writer:
+        writer.write(data)
+
+
+def sha256_of(path: Path, progress: Callable[[int], None] | None = None) -> str:
+    """Hex SHA-256 of a file, read in 4 MiB pieces."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(1 << 22):
+            digest.update(piece)
+            if progress:
+                progress(len(piece))
+    return digest.hexdigest()

@@ -1,0 +1,169 @@
+"""The training loop: batches in, masters changed in place, the update of each parameter inside backward."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+
+import torch
+from torch.nn import functional as F
+
+from stages.batches import Batch, Encoded, collate, row_order
+from stages.contract import ExitCode, LossKind, Phase, TrainRequest
+from stages.optim.adamw import AdamW, AdamWSettings
+from stages.optim.clip import RunningClip
+from stages.optim.schedule import group_factor, lr_factor
+from stages.process import Reporter, StageError, StopFlag
+from stages.qwen3.model import Qwen3
+
+
+@dataclass
+class Trained:
+    """What a loop did."""
+
+    steps: int = 0
+    figures: dict[str, float] = field(default_factory=dict)
+    stopped_at: str = ""
+    """The phase of `stop_after`, if that ended it."""
+
+
+def trainable_names(model: Qwen3, train_last_layers: int) -> list[str]:
+    """Names of the parameters to train: all, or those of the last N layers, the final norm and the head.
+
+    Raises:
+        StageError: if there are fewer layers.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    if not train_last_layers:
+        return names
+    layers = model.config.num_hidden_layers
+    if train_last_layers > layers:
+        raise StageError(ExitCode.BAD_INPUT, f"train_last_layers: {train_last_layers}: the model has {layers} layers")
+    prefixes = [f"model.layers.{i}." for i in range(layers - train_last_layers, layers)]
+    prefixes += ["model.norm.", "model.embed_tokens." if model.tied else "lm_head."]
+    return [name for name in names if name.startswith(tuple(prefixes))]
+
+
+class Trainer:
+    """One model, its optimizer, and its rows."""
+
+    def __init__(self, model: Qwen3, names: list[str], rows: list[Encoded], request: TrainRequest, reporter: Reporter) -> None:
+        self.model, self.rows, self.request, self.reporter = model, rows, request, reporter
+        self.device = reporter.device
+        parameters = dict(model.named_parameters())
+        for name, parameter in parameters.items():
+            parameter.requires_grad_(name in set(names))
+        self.trainable = {name: parameters[name] for name in names}
+        self.optimizer = AdamW(
+            self.trainable,
+            AdamWSettings(
+                request.beta1,
+                request.beta2,
+                request.eps,
+                request.weight_decay,
+                request.optimizer_state_mode,
+                request.rounding,
+                request.step_chunk_rows,
+                request.seed,
+            ),
+        )
+        self.clip = RunningClip(names, request.clip_norm, self.device)
+        self.step_number = 0
+        self._update_now = False
+        for name, parameter in self.trainable.items():
+            parameter.register_post_accumulate_grad_hook(self._hook(name))
+        model.checkpoint_layers = request.gradient_checkpointing
+        model.train()
+
+    def _hook(self, name: str):
+        factor = group_factor(name, self.request.lr_groups)
+
+        def update(parameter: torch.Tensor) -> None:
+            if not self._update_now or parameter.grad is None:
+                return
+            grad, parameter.grad = parameter.grad, None
+            lr = self.request.lr * factor * lr_factor(self.step_number, self.request)
+            clip = self.clip.factor(name, grad)
+            self.optimizer.update(name, parameter, grad, step=self.step_number, lr=lr, clip=clip)
+
+        return update
+
+    def run(self, stop: StopFlag) -> Trained:
+        """Trains for `request.steps` steps.
+
+        Raises:
+            StageError: `NON_FINITE` on a loss or gradient that is no number; `INTERRUPTED` after the step in which it was asked to stop.
+        """
+        order = row_order(len(self.rows), self.request.sampling, self.request.seed)
+        trained = Trained()
+        ratios: list[float] = []
+        while self.step_number < self.request.steps:
+            started = time.perf_counter()
+            first = self.step_number == 0
+            batches = [self._next_batch(order) for _ in range(self.request.grad_accum)]
+            if first and self._at(Phase.BATCH_READY, trained):
+                break
+            self.step_number += 1
+            loss = self._step(batches, first, trained)
+            if trained.stopped_at:
+                break
+            norm, ratio = self.clip.norm(), self.optimizer.take_update_ratio()
+            if not math.isfinite(norm):
+                raise StageError(ExitCode.NON_FINITE, f"step {self.step_number}: gradient norm is {norm}: lower lr or raise warmup_steps")
+            ratios.append(ratio)
+            trained.steps = self.step_number
+            values = {
+                "loss": loss,
+                "lr": self.request.lr * lr_factor(self.step_number, self.request),
+                "grad_norm": norm,
+                "update_ratio": ratio,
+                "tokens": float(sum(b.tokens for b in batches)),
+                "step_seconds": time.perf_counter() - started,
+            }
+            trained.figures |= {"loss_first": trained.figures.get("loss_first", loss), "loss_last": loss}
+            trained.figures["tokens"] = trained.figures.get("tokens", 0.0) + values["tokens"]
+            if self.step_number % self.request.log_every == 0 or self.step_number == self.request.steps:
+                self.reporter.step(self.step_number, self.request.steps, {k: float(f"{v:.6g}") for k, v in values.items()})
+            if first and self._at(Phase.OPTIMIZER_STEP_DONE, trained):
+                break
+            if stop.set:
+                raise StageError(ExitCode.INTERRUPTED, f"asked to stop: stopped after step {self.step_number}, nothing exported")
+        if ratios:
+            trained.figures["update_ratio_mean"] = sum(ratios) / len(ratios)
+        return trained
+
+    def _next_batch(self, order) -> Batch:
+        return collate([self.rows[next(order)] for _ in range(self.request.batch_size)], self.device)
+
+    def _at(self, phase: Phase, trained: Trained) -> bool:
+        self.reporter.phase(phase)
+        if self.request.stop_after == phase:
+            trained.stopped_at = phase
+        return bool(trained.stopped_at)
+
+    def _step(self, batches: list[Batch], first: bool, trained: Trained) -> float:
+        """Forward and backward of all batches of one step; returns the mean loss of an answer token."""
+        if first and self._at(Phase.ZERO_GRAD_DONE, trained):
+            return float("nan")
+        targets = sum(len(b.targets) for b in batches)
+        total = 0.0
+        for index, batch in enumerate(batches):
+            loss = self._loss(batch) / targets
+            value = loss.item()
+            if not math.isfinite(value):
+                raise StageError(ExitCode.NON_FINITE, f"step {self.step_number}: loss is {value}: lower lr or raise warmup_steps")
+            self._update_now = index == len(batches) - 1
+            loss.backward()
+            total += value
+        if first:
+            self._at(Phase.BACKWARD_DONE, trained)
+        return total
+
+    def _loss(self, batch: Batch) -> torch.Tensor:
+        """Sum over answer tokens; only their positions go through the head."""
+        hidden = self.model.hidden(batch.ids).flatten(0, 1)[batch.where]
+        logits = self.model.head(hidden).float()
+        if self.request.loss is LossKind.SCALAR:
+            return logits.mean() * len(batch.targets)
+        return F.cross_entropy(logits, batch.targets, reduction="sum")

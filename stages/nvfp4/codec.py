@@ -1,0 +1,180 @@
+"""NVFP4 in plain PyTorch: the reference for every device, worked through in pieces that stay in the cache.
+
+A weight [out, in] is cut into blocks of 16 columns. Each block has one scale; each value is an E2M1 code, 0 to 7 for
+0, 0.5, 1, 1.5, 2, 3, 4, 6, with bit 3 as the sign (OCP Microscaling Formats 1.0, section 5.3.3). Value = code × scale.
+
+Rounding to E2M1 is to the nearest code, ties to the code with an even last bit, saturating at ±6; the sign of zero is kept.
+That is what `ml_dtypes.float4_e2m1fn` does. Scales are E4M3FN bytes (`ScaleFormat.E4M3`), or float16 or float32 values.
+
+Rules for the scale of a block (`stages.contract.ScaleRule`):
+- `amax`: the largest magnitude over 6, rounded to the scale's format. The plain encoder.
+- `search`: the candidate with the smallest squared error. Candidates are the E4M3 neighbours of amax/6 (one below to two above) and
+  amax/4, amax/3, amax/2, because a block that was decoded need not have 6 as its largest code: with amax/6 alone it would get
+  another scale and other codes. Among equal errors the smallest scale wins, so encoding what this rule encoded and decoded gives
+  the same bytes again.
+- `fsharp`: max(amax/6, 1e-6) in float32 and the first nearest of the 16 values, as the user's F# fallback defines it.
+An E4M3 scale is never smaller than 2^-9, its smallest positive value, so that a tiny block gives no division by zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+
+from stages.contract import ScaleRule
+
+BLOCK = 16
+E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+E4M3_SMALLEST = 2.0**-9
+E4M3_LARGEST = 448.0
+_E4M3_LAST = 0x7E
+_ROUNDER = 1.5 * 2.0**23  # added and taken away again, it rounds a float32 to a whole number, ties to even
+_PIECE = 1 << 16  # elements worked on at a time on a CPU: 256 KiB of float32
+
+
+class ScaleFormat(Enum):
+    """How scales are stored; the values are the dtypes."""
+
+    E4M3 = torch.float8_e4m3fn
+    FLOAT16 = torch.float16
+    FLOAT32 = torch.float32
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """One encoded weight."""
+
+    codes: torch.Tensor
+    """uint8 [out, in/2]: two codes a byte, the even column in the low nibble."""
+    scales: torch.Tensor
+    """[out, in/16] in the dtype of a `ScaleFormat`."""
+
+
+def round_e2m1(x: torch.Tensor) -> torch.Tensor:
+    """Rounds float32 values to the E2M1 grid; see the module for ties, saturation and the sign of zero.
+
+    Args:
+        x: float32, any shape. NaN gives NaN.
+    """
+    # The spacing is half the power of two below |x|, and 0.5 under 1: exactly E2M1's steps 0.5, 1 and 2.
+    power = (x.view(torch.int32) & 0x7F800000).view(torch.float32)
+    rounder = power.clamp_(1.0, 4.0).mul_(0.5 * _ROUNDER)
+    return torch.copysign((x + rounder).sub_(rounder).clamp_(-6.0, 6.0), x)
+
+
+def decode(bundle: Bundle, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Values [out, in] of an encoded weight. Exact in BF16 for E4M3 scales: a code has 2 significant bits, a scale 4."""
+    table = torch.tensor([*E2M1_VALUES, *(-v for v in E2M1_VALUES)], dtype=torch.float32, device=bundle.codes.device)
+    rows, half = bundle.codes.shape
+    codes = torch.stack((bundle.codes & 15, bundle.codes >> 4), dim=-1).reshape(rows, half * 2 // BLOCK, BLOCK)
+    values = table[codes.to(torch.int32)] * bundle.scales.float()[..., None]
+    return values.reshape(rows, half * 2).to(dtype)
+
+
+def encode(weight: torch.Tensor, rule: ScaleRule, scale_format: ScaleFormat = ScaleFormat.E4M3) -> Bundle:
+    """Encodes a weight.
+
+    Args:
+        weight: [out, in], floating point, `in` a multiple of 16.
+
+    Raises:
+        ValueError: if the shape does not fit or a value is not finite.
+    """
+    _check(weight)
+    rows, columns = weight.shape
+    codes = torch.empty(rows, columns // 2, dtype=torch.uint8, device=weight.device)
+    scales = torch.empty(rows, columns // BLOCK, dtype=scale_format.value, device=weight.device)
+    flat_codes, flat_scales = codes.view(-1, BLOCK // 2), scales.view(-1)
+    for piece, blocks in _pieces(weight):
+        scale, rounded = _quantize(blocks, rule, scale_format)
+        if not bool(torch.isfinite(blocks).all()):
+            raise ValueError("weight holds NaN or infinity: NVFP4 has neither")
+        flat_codes[piece] = _pack(rounded)
+        flat_scales[piece] = scale.squeeze(1).to(scale_format.value)
+    return Bundle(codes, scales)
+
+
+def fake_quantize(weight: torch.Tensor, rule: ScaleRule, dtype: torch.dtype, scale_format: ScaleFormat = ScaleFormat.E4M3) -> torch.Tensor:
+    """`decode(encode(weight))` without making the codes: [out, in] in `dtype`. NaN stays NaN, for the loss to show it."""
+    _check(weight)
+    out = torch.empty(weight.shape, dtype=dtype, device=weight.device)
+    flat = out.view(-1, BLOCK)
+    for piece, blocks in _pieces(weight):
+        scale, rounded = _quantize(blocks, rule, scale_format)
+        flat[piece] = rounded.mul_(scale).to(dtype)
+    return out
+
+
+def _check(weight: torch.Tensor) -> None:
+    if weight.ndim != 2 or weight.shape[1] % BLOCK:
+        raise ValueError(f"weight of shape {list(weight.shape)}: NVFP4 needs [out, in] with in a multiple of {BLOCK}")
+
+
+def _pieces(weight: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Yields (slice of blocks, float32 blocks [n, 16])."""
+    blocks = weight.detach().contiguous().view(-1, BLOCK)
+    step = _PIECE // BLOCK if weight.device.type == "cpu" else 1 << 24
+    for start in range(0, len(blocks), step):
+        piece = slice(start, start + step)
+        yield piece, blocks[piece].float()
+
+
+def _quantize(blocks: torch.Tensor, rule: ScaleRule, scale_format: ScaleFormat) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scales [n, 1] float32, and E2M1 values [n, 16] float32, of blocks [n, 16]."""
+    amax = blocks.abs().amax(dim=1, keepdim=True)
+    if rule is ScaleRule.FSHARP:
+        scale = (amax / 6).clamp_(min=1e-6)
+        return scale, _nearest_first(blocks / scale)
+    scale = _to_scale(amax / 6, scale_format) if rule is ScaleRule.AMAX else _search(blocks, amax, scale_format)
+    return scale, round_e2m1(blocks / scale)
+
+
+def _nearest_first(y: torch.Tensor) -> torch.Tensor:
+    """The first nearest of the 16 values in code order: ties go towards zero, and zero is never negative."""
+    magnitude = y.abs()
+    index = torch.bucketize(magnitude, magnitude.new_tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]), right=False)
+    value = magnitude.new_tensor(E2M1_VALUES)[index]
+    return torch.where(value > 0, torch.copysign(value, y), value)
+
+
+def _to_scale(value: torch.Tensor, scale_format: ScaleFormat) -> torch.Tensor:
+    """Rounds to the scale's format, as float32, never to 0 or past its largest value."""
+    if scale_format is ScaleFormat.E4M3:
+        return value.clamp(E4M3_SMALLEST, E4M3_LARGEST).to(torch.float8_e4m3fn).float()
+    low, high = (2.0**-24, 65504.0) if scale_format is ScaleFormat.FLOAT16 else (2.0**-126, torch.finfo(torch.float32).max)
+    return value.clamp(low, high).to(scale_format.value).float()
+
+
+def _search(blocks: torch.Tensor, amax: torch.Tensor, scale_format: ScaleFormat) -> torch.Tensor:
+    best_scale = best_error = None
+    for scale in _candidates(amax, scale_format):
+        error = round_e2m1(blocks / scale).mul_(scale).sub_(blocks).square_().sum(dim=1, keepdim=True)
+        if best_scale is None or best_error is None:
+            best_scale, best_error = scale, error
+            continue
+        better = (error < best_error) | ((error == best_error) & (scale < best_scale))
+        best_scale = torch.where(better, scale, best_scale)
+        best_error = torch.minimum(error, best_error)
+    assert best_scale is not None
+    return best_scale
+
+
+def _candidates(amax: torch.Tensor, scale_format: ScaleFormat) -> list[torch.Tensor]:
+    mended = [_to_scale(amax / largest, scale_format) for largest in (4, 3, 2)]
+    if scale_format is not ScaleFormat.E4M3:
+        return [_to_scale(amax / 6, scale_format), *mended]
+    # Positive E4M3 bytes are ordered like their values: neighbours are one apart.
+    middle = _to_scale(amax / 6, scale_format).to(torch.float8_e4m3fn).view(torch.uint8).to(torch.int16)
+    bytes_ = [(middle + step).clamp(1, _E4M3_LAST).to(torch.uint8) for step in (-1, 0, 1, 2)]
+    return [b.view(torch.float8_e4m3fn).float() for b in bytes_] + mended
+
+
+def _pack(rounded: torch.Tensor) -> torch.Tensor:
+    """E2M1 values [n, 16] to bytes [n, 8]."""
+    magnitude = rounded.abs()
+    index = torch.minimum(torch.minimum(magnitude * 2, magnitude + 2), magnitude / 2 + 4).to(torch.uint8)
+    codes = index | (torch.signbit(rounded).to(torch.uint8) << 3)
+    return codes[:, 0::2] | (codes[:, 1::2] << 4)

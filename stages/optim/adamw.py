@@ -1,0 +1,114 @@
+"""AdamW on BF16 masters (Loshchilov and Hutter 2019, arXiv 1711.05101): the plain PyTorch path, for every device.
+
+The masters, not the 4-bit weights, are what is updated, and their rounding is stochastic: a step of 1e-5 is smaller than half a BF16
+step of a weight of 0.02, and rounding to nearest would lose most of it. Temporaries are bounded by `step_chunk_rows` rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from stages.contract import OptimizerStateMode, Rounding
+from stages.optim.noise import key_of, random_bits
+from stages.optim.states import STATE_BLOCK, State8, State32
+
+_CACHED = 1 << 16  # elements worked on at a time on a CPU: the temporaries then stay in the cache
+
+
+@dataclass(frozen=True)
+class AdamWSettings:
+    """The numbers of the update, the learning rate aside."""
+
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    state_mode: OptimizerStateMode
+    rounding: Rounding
+    step_chunk_rows: int
+    seed: int
+
+
+class AdamW:
+    """The optimizer states of a set of parameters, updated one parameter at a time.
+
+    Args:
+        parameters: Masters by name, BF16 or float32.
+    """
+
+    def __init__(self, parameters: dict[str, torch.nn.Parameter], settings: AdamWSettings) -> None:
+        self.settings = settings
+        kind = State8 if settings.state_mode is OptimizerStateMode.INT8 else State32
+        self.states = {name: kind.zeros(p.numel(), p.device) for name, p in parameters.items()}
+        self._index = {name: i for i, name in enumerate(parameters)}
+        device = next(iter(parameters.values())).device
+        self._survived = torch.zeros(2, dtype=torch.float64, device=device)
+
+    @torch.no_grad()
+    def update(self, name: str, master: torch.Tensor, grad: torch.Tensor, *, step: int, lr: float, clip: torch.Tensor | None) -> None:
+        """One step for one parameter, in place.
+
+        Args:
+            master: BF16 or float32, any shape.
+            grad: Of the same shape, any floating dtype.
+            step: 1 for the first.
+            clip: 0-dim factor on the gradient, or None.
+        """
+        chunk = self._chunk(master)
+        flat, flat_grad = master.view(-1), grad.reshape(-1)
+        key = key_of(self.settings.seed, step, self._index[name])
+        decay = self.settings.weight_decay if master.ndim > 1 else 0.0
+        for start in range(0, len(flat), chunk):
+            piece = slice(start, min(len(flat), start + chunk))
+            g = flat_grad[piece].float()
+            self._update_piece(name, flat, piece, g if clip is None else g * clip, step, lr, decay, key)
+
+    def _update_piece(
+        self, name: str, flat: torch.Tensor, piece: slice, grad: torch.Tensor, step: int, lr: float, decay: float, key: int
+    ) -> None:
+        s, state = self.settings, self.states[name]
+        average, root = state.load(piece)
+        average.mul_(s.beta1).add_(grad, alpha=1 - s.beta1)
+        root.square_().mul_(s.beta2).addcmul_(grad, grad, value=1 - s.beta2).sqrt_()
+        correction = (1 - s.beta2**step) ** 0.5
+        denominator = (root / correction).add_(s.eps)
+        old = flat[piece].float()
+        change = (average / denominator).mul_(lr / (1 - s.beta1**step))
+        if decay:
+            change.add_(old, alpha=lr * decay)
+        bits = random_bits(key, piece.start, len(old), flat.device)
+        new = round_master(old - change, flat.dtype, s.rounding, bits)
+        flat[piece] = new
+        applied = old.sub_(new.float())
+        self._survived[0] += torch.dot(applied, change)
+        self._survived[1] += torch.dot(change, change)
+        state.store(piece, average, root, bits)
+
+    def _chunk(self, master: torch.Tensor) -> int:
+        rows = self.settings.step_chunk_rows * (master[0].numel() if master.ndim > 1 else 1)
+        elements = min(rows, _CACHED) if master.device.type == "cpu" else rows
+        return max(STATE_BLOCK, elements // STATE_BLOCK * STATE_BLOCK)
+
+    def take_update_ratio(self) -> float:
+        """The effective update ratio since the last call: <applied, intended> / <intended, intended>; 1.0 is all of it.
+
+        NaN if nothing was intended.
+        """
+        applied, intended = self._survived.tolist()
+        self._survived.zero_()
+        return applied / intended if intended else float("nan")
+
+
+def round_master(value: torch.Tensor, dtype: torch.dtype, rounding: Rounding, bits: torch.Tensor) -> torch.Tensor:
+    """Rounds float32 values to the master's dtype.
+
+    Args:
+        value: float32 [k].
+        dtype: `torch.float32` keeps the value as it is.
+        bits: int32 [k]; the lower 16 decide stochastic rounding: the chance of rounding up is the fraction cut off.
+    """
+    if dtype != torch.bfloat16 or rounding is not Rounding.STOCHASTIC:
+        return value.to(dtype)
+    return ((value.view(torch.int32) + (bits & 0xFFFF)) & -65536).view(torch.float32).bfloat16()

@@ -1,0 +1,229 @@
+"""Between a weight file and a model: which entries there are, what they hold, and what is written back.
+
+Two ways in, as the user checks weights: `bridge` uses the values as stored, `fp2` builds BF16 masters and rounds them to NVFP4
+in the forward pass, which is what training does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from stages.contract import ComputeDtype, InferencePath, ScaleRule
+from stages.dat import DatFile, ElemType, Payload, Written, rewrite, tensor_bytes
+from stages.nvfp4.codec import BLOCK, Bundle, ScaleFormat, decode, encode
+from stages.nvfp4.linear import Linear
+from stages.qwen3.config import Qwen3Config
+from stages.qwen3.model import Qwen3
+
+HEAD = "lm_head.weight"
+EMBEDDING = "model.embed_tokens.weight"
+COMPUTE_DTYPES = {ComputeDtype.BF16: torch.bfloat16, ComputeDtype.FP16: torch.float16, ComputeDtype.FP32: torch.float32}
+_SCALE_FORMATS = {
+    ElemType.E4M3: ScaleFormat.E4M3,
+    ElemType.FLOAT16: ScaleFormat.FLOAT16,
+    ElemType.FLOAT32: ScaleFormat.FLOAT32,
+}
+_FLOATS = (ElemType.FLOAT16, ElemType.BFLOAT16, ElemType.FLOAT32, ElemType.FLOAT64)
+_DECODED_ELEMENTS = 1 << 24  # decoded or encoded at a time: bounds the temporaries of loading and export
+
+
+class WeightError(ValueError):
+    """A weight file that does not fit the model. `faults` lists every mismatch."""
+
+    def __init__(self, path: Path, faults: list[str]) -> None:
+        self.faults = faults
+        super().__init__(f"{path}: does not fit the config, {len(faults)} fault(s)\n" + "\n".join(f"  - {f}" for f in faults))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a model's parameters stand in a weight file."""
+
+    tied: bool
+    """True if the file has no head of its own."""
+    bundles: dict[str, ScaleFormat]
+    """Parameters stored as NVFP4, with the format of their scales."""
+    plain: dict[str, ElemType]
+    """Parameters stored as numbers."""
+
+    @property
+    def names(self) -> list[str]:
+        """All parameter names."""
+        return [*self.bundles, *self.plain]
+
+
+def parameter_shapes(config: Qwen3Config, tied: bool) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every parameter, in the model's order, without building the model."""
+    with torch.device("meta"):
+        model = Qwen3(config, tied)
+    return {name: tuple(p.shape) for name, p in model.named_parameters()}
+
+
+def layout_of(dat: DatFile, config: Qwen3Config) -> Layout:
+    """Finds every parameter of `config` in `dat`.
+
+    Raises:
+        WeightError: listing every entry that is missing or of a wrong shape or type. Entries that are not known are passed over.
+    """
+    tied = not any(HEAD + suffix in dat.entries for suffix in ("", ".qdata"))
+    faults: list[str] = []
+    bundles: dict[str, ScaleFormat] = {}
+    plain: dict[str, ElemType] = {}
+    if tied and not config.tie_word_embeddings:
+        faults.append(f"{HEAD}: missing, and config.json says the head is not tied to the embedding")
+    for name, shape in parameter_shapes(config, tied).items():
+        if f"{name}.qdata" in dat.entries:
+            bundles[name] = _check_bundle(dat, name, shape, faults)
+        elif name in dat.entries:
+            plain[name] = _check_plain(dat, name, shape, faults)
+        else:
+            faults.append(f"{name}: missing, neither as {name} nor as {name}.qdata")
+    if faults:
+        raise WeightError(dat.path, faults)
+    return Layout(tied, bundles, plain)
+
+
+def _check_plain(dat: DatFile, name: str, shape: tuple[int, ...], faults: list[str]) -> ElemType:
+    entry = dat.entries[name]
+    if entry.shape != shape:
+        faults.append(f"{name}: shape {list(entry.shape)}, config.json asks for {list(shape)}")
+    if entry.elem_type not in _FLOATS:
+        faults.append(f"{name}: element type {entry.elem_type.name}, a floating-point type is needed")
+    return entry.elem_type
+
+
+def _check_bundle(dat: DatFile, name: str, shape: tuple[int, ...], faults: list[str]) -> ScaleFormat:
+    codes, scales = dat.entries[f"{name}.qdata"], dat.entries.get(f"{name}.scale")
+    if len(shape) != 2:
+        faults.append(f"{name}.qdata: a bundle for a parameter of shape {list(shape)}; only linear weights can be NVFP4")
+        return ScaleFormat.E4M3
+    rows, columns = shape
+    if codes.shape != (rows, columns // 2) or codes.elem_type not in (ElemType.UINT8, ElemType.RAW):
+        faults.append(f"{name}.qdata: {codes.elem_type.name} {list(codes.shape)}, config.json asks for UINT8 {[rows, columns // 2]}")
+    if scales is None:
+        faults.append(f"{name}.scale: missing beside {name}.qdata")
+        return ScaleFormat.E4M3
+    if scales.shape != (rows, columns // BLOCK) or scales.elem_type not in _SCALE_FORMATS:
+        faults.append(f"{name}.scale: {scales.elem_type.name} {list(scales.shape)}, config.json asks for E4M3 {[rows, columns // BLOCK]}")
+    return _SCALE_FORMATS.get(scales.elem_type, ScaleFormat.E4M3)
+
+
+def _row_slices(rows: int, columns: int) -> Iterator[slice]:
+    step = max(1, _DECODED_ELEMENTS // max(1, columns))
+    for start in range(0, rows, step):
+        yield slice(start, min(rows, start + step))
+
+
+def read_bundle(dat: DatFile, name: str, rows: slice | None = None) -> Bundle:
+    """Codes and scales of a parameter as stored."""
+    return Bundle(dat.tensor(f"{name}.qdata", rows), dat.tensor(f"{name}.scale", rows))
+
+
+def stored_values(dat: DatFile, layout: Layout, name: str, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """The values of a parameter as the file has them, in `dtype` on `device`. Temporaries are bounded."""
+    if name in layout.plain:
+        return dat.tensor(name).to(device=device, dtype=dtype)
+    rows, half = dat.entries[f"{name}.qdata"].shape
+    out = torch.empty(rows, half * 2, dtype=dtype, device=device)
+    for piece in _row_slices(rows, half * 2):
+        bundle = read_bundle(dat, name, piece)
+        out[piece] = decode(Bundle(bundle.codes.to(device), bundle.scales.to(device)), dtype)
+    return out
+
+
+def master_values(dat: DatFile, layout: Layout, name: str, device: torch.device) -> torch.Tensor:
+    """A parameter's master: BF16, which holds every NVFP4 value with E4M3 scales and every float16 that came from BF16.
+
+    A plain entry that BF16 cannot hold exactly gets a float32 master, because rounding it would change the model before step 1.
+    """
+    if name in layout.bundles:
+        return stored_values(dat, layout, name, torch.bfloat16, device)
+    values = stored_values(dat, layout, name, torch.float32, device)
+    rounded = values.bfloat16()
+    return rounded if torch.equal(rounded.float(), values) else values
+
+
+def load_model(
+    dat: DatFile,
+    config: Qwen3Config,
+    *,
+    path: InferencePath,
+    rule: ScaleRule,
+    compute_dtype: ComputeDtype,
+    device: torch.device,
+) -> tuple[Qwen3, Layout]:
+    """Builds the model of a weight file.
+
+    Args:
+        path: `bridge` for the stored values in the compute dtype; `fp2` for masters with NVFP4 rounding by `rule`.
+
+    Raises:
+        WeightError: see `layout_of`.
+    """
+    layout = layout_of(dat, config)
+    with torch.device("meta"):
+        model = Qwen3(config, layout.tied)
+    model.compute_dtype = COMPUTE_DTYPES[compute_dtype]
+    for name in dict(model.named_parameters()):
+        if path is InferencePath.FP2:
+            values = master_values(dat, layout, name, device)
+        else:
+            values = stored_values(dat, layout, name, model.compute_dtype, device)
+        owner = model.get_submodule(name.rpartition(".")[0])
+        owner.weight = torch.nn.Parameter(values, requires_grad=path is InferencePath.FP2)
+        if path is InferencePath.FP2 and name in layout.bundles:
+            assert isinstance(owner, Linear)
+            owner.rule, owner.scale_format = rule, layout.bundles[name]
+    return model, layout
+
+
+def export(source: DatFile, layout: Layout, masters: dict[str, torch.Tensor], rule: ScaleRule, path: Path) -> Written:
+    """Writes `source` again with trained masters in place of their entries; see `stages.dat.rewrite`.
+
+    Blocks and values that training left as they were keep the source's very bytes, so an export after 0 steps is the source.
+    Memory is bounded by one entry.
+
+    Args:
+        masters: Trained parameters by name.
+    """
+    replaced: dict[str, Payload] = {}
+    for name, master in masters.items():
+        if name in layout.bundles:
+            # Codes and scales are separate entries: each encodes again rather than keep the other's half in memory.
+            replaced[f"{name}.qdata"] = partial(_codes, source, layout, name, master, rule)
+            replaced[f"{name}.scale"] = partial(_scales, source, layout, name, master, rule)
+        else:
+            replaced[name] = partial(_plain, source, name, master)
+    return rewrite(source, path, replaced)
+
+
+def _codes(source: DatFile, layout: Layout, name: str, master: torch.Tensor, rule: ScaleRule) -> Iterator[memoryview]:
+    return (tensor_bytes(bundle.codes) for bundle in _encoded(source, layout, name, master, rule))
+
+
+def _scales(source: DatFile, layout: Layout, name: str, master: torch.Tensor, rule: ScaleRule) -> Iterator[memoryview]:
+    return (tensor_bytes(bundle.scales) for bundle in _encoded(source, layout, name, master, rule))
+
+
+def _encoded(source: DatFile, layout: Layout, name: str, master: torch.Tensor, rule: ScaleRule) -> Iterator[Bundle]:
+    rows, columns = master.shape
+    for piece in _row_slices(rows, columns):
+        stored = read_bundle(source, name, piece)
+        stored = Bundle(stored.codes.to(master.device), stored.scales.to(master.device))
+        new = encode(master[piece], rule, layout.bundles[name])
+        same = (decode(stored, master.dtype) == master[piece]).view(-1, columns // BLOCK, BLOCK).all(dim=2)
+        codes = torch.where(same.repeat_interleave(BLOCK // 2, dim=1), stored.codes, new.codes)
+        # float8 has no `where`; its bytes do.
+        scales = torch.where(same, stored.scales.float(), new.scales.float()).to(new.scales.dtype)
+        yield Bundle(codes, scales)
+
+
+def _plain(source: DatFile, name: str, master: torch.Tensor) -> Iterator[memoryview]:
+    stored = source.tensor(name).to(master.device)
+    kept = stored.to(master.dtype) == master
+    yield tensor_bytes(torch.where(kept, stored, master.to(stored.dtype)))
