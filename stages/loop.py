@@ -111,7 +111,8 @@ class Trainer:
             norm, ratio = self.clip.norm(), self.optimizer.take_update_ratio()
             if not math.isfinite(norm):
                 raise StageError(ExitCode.NON_FINITE, f"step {self.step_number}: gradient norm is {norm}: lower lr or raise warmup_steps")
-            ratios.append(ratio)
+            if math.isfinite(ratio):  # a rate of 0 intends no update
+                ratios.append(ratio)
             trained.steps = self.step_number
             values = {
                 "loss": loss,
@@ -124,7 +125,9 @@ class Trainer:
             trained.figures |= {"loss_first": trained.figures.get("loss_first", loss), "loss_last": loss}
             trained.figures["tokens"] = trained.figures.get("tokens", 0.0) + values["tokens"]
             if self.step_number % self.request.log_every == 0 or self.step_number == self.request.steps:
-                self.reporter.step(self.step_number, self.request.steps, {k: float(f"{v:.6g}") for k, v in values.items()})
+                self.reporter.step(
+                    self.step_number, self.request.steps, {k: float(f"{v:.6g}") for k, v in values.items() if math.isfinite(v)}
+                )
             if first and self._at(Phase.OPTIMIZER_STEP_DONE, trained):
                 break
             if stop.set:

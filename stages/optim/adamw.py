@@ -74,7 +74,7 @@ class AdamW:
         root.square_().mul_(s.beta2).addcmul_(grad, grad, value=1 - s.beta2).sqrt_()
         correction = (1 - s.beta2**step) ** 0.5
         denominator = (root / correction).add_(s.eps)
-        old = flat[piece].float()
+        old = flat[piece].to(torch.float32, copy=True)
         change = (average / denominator).mul_(lr / (1 - s.beta1**step))
         if decay:
             change.add_(old, alpha=lr * decay)

@@ -75,7 +75,10 @@ class ChatSession:
             else:
                 self._pending = [token]
         self._pending = [*self._pending, self._tokenizer.end_of_turn]
-        return Turn(self._tokenizer.text(ids), ids, finish, len(new), cached, prefilled - started, time.perf_counter() - prefilled)
+        text = self._tokenizer.text(ids)
+        if on_text is not None and len(text) > len(shown):
+            on_text(text[len(shown) :])
+        return Turn(text, ids, finish, len(new), cached, prefilled - started, time.perf_counter() - prefilled)
 
     def _forward(self, ids: list[int]) -> torch.Tensor:
         device = self._model.model.embed_tokens.weight.device

@@ -1,0 +1,156 @@
+"""The weight file: round trips by property, and damaged files by fuzzing."""
+
+from __future__ import annotations
+
+import math
+import tracemalloc
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stages.dat import TORCH_DTYPES, DatError, DatFile, ElemType, Spec, leb128, rewrite, tensor_bytes, write_dat
+from stages.files import OutputExistsError
+
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+KEYS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+SPECS = st.builds(Spec, KEYS, st.sampled_from(ElemType), st.lists(st.integers(0, 5), max_size=4).map(tuple))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "w.dat"
+
+
+def _write(path: Path, specs: list[Spec], seed: int = 0) -> dict[str, bytes]:
+    path.unlink(missing_ok=True)
+    generator = torch.Generator().manual_seed(seed)
+    payloads = {s.name: bytes(torch.randint(0, 256, (s.nbytes,), generator=generator, dtype=torch.uint8).numpy()) for s in specs}
+    write_dat(path, [(s, lambda s=s: [payloads[s.name]]) for s in specs])
+    return payloads
+
+
+@QUICK
+@given(specs=st.lists(SPECS, max_size=6, unique_by=lambda s: s.name), seed=st.integers(0, 99))
+def test_what_is_written_is_read_in_order_and_written_again_to_the_same_bytes(path: Path, specs: list[Spec], seed: int) -> None:
+    payloads = _write(path, specs, seed)
+    again = path.with_name("again.dat")
+    again.unlink(missing_ok=True)
+    with DatFile(path) as dat:
+        assert [(e.name, e.elem_type, e.shape) for e in dat.entries.values()] == [(s.name, s.elem_type, s.shape) for s in specs]
+        for spec in specs:
+            tensor = dat.tensor(spec.name)
+            assert tensor.dtype == TORCH_DTYPES[spec.elem_type] and tuple(tensor.shape) == spec.shape
+            assert bytes(tensor_bytes(tensor)) == payloads[spec.name]
+            with dat.raw(spec.name) as view:
+                assert bytes(view) == payloads[spec.name]
+        rewrite(dat, again, {})
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_layout_is_torchsharps(path: Path) -> None:
+    spec = Spec("a.重", ElemType.INT16, (1, 2))
+    write_dat(path, [(spec, lambda: [b"\x01\x02", b"\x03\x04"])])
+    key = "a.重".encode()
+    assert path.read_bytes() == b"\x01" + bytes([len(key)]) + key + b"\x02" + b"\x02\x01\x02" + b"\x01\x02\x03\x04"
+
+
+@given(st.integers(0, 2**62))
+def test_leb128_ends_and_counts_up(value: int) -> None:
+    encoded = leb128(value)
+    assert sum((byte & 0x7F) << 7 * i for i, byte in enumerate(encoded)) == value
+    assert len(encoded) == max(1, math.ceil(value.bit_length() / 7))
+
+
+@settings(max_examples=300, deadline=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_damaged_file_gives_one_clear_error_or_reads_within_its_bounds(path: Path, data: st.DataObject) -> None:
+    specs = [Spec("w.qdata", ElemType.UINT8, (4, 8)), Spec("w.scale", ElemType.E4M3, (4, 1)), Spec("n", ElemType.FLOAT16, ())]
+    _write(path, specs)
+    damaged = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(damaged) - 1)) if damaged else 0
+        match data.draw(st.sampled_from(["flip", "cut", "insert"])):
+            case "flip" if damaged:
+                damaged[at] ^= data.draw(st.integers(1, 255))
+            case "cut":
+                del damaged[at:]
+            case _:
+                damaged[at:at] = data.draw(st.binary(min_size=1, max_size=12))
+    path.write_bytes(damaged)
+    tracemalloc.start()
+    try:
+        with DatFile(path) as dat:
+            for name, entry in dat.entries.items():
+                assert entry.offset + entry.nbytes <= len(damaged)
+                dat.tensor(name)
+    except DatError as error:
+        assert str(path) in str(error) and 0 <= error.offset <= len(damaged)
+        assert error.where == "header" or error.where.startswith(("entry", "end"))
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak < 2**20
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (b"", "empty"),
+        (b"\xff" * 9 + b"\x01", "no LEB128|more than any file"),
+        (b"\x80" * 11, "no LEB128"),
+        (b"\xff\xff\x7f" + b"\x00" * 30, "do not fit"),
+        (b"\x01\xff\xff\x7fab" + b"\x00" * 9, "key is said to have"),
+        (b"\x01\x01\xff\x06\x00" + b"\x00" * 4, "not UTF-8"),
+        (b"\x01\x01a\x63\x00" + b"\x00" * 4, "element type 99"),
+        (b"\x01\x01a\x06\x7f" + b"\x00" * 4, "127 dims"),
+        (b"\x01\x01a\x06\x01\xff\xff\xff\xff\x0f" + b"\x00" * 4, "payload of 4294967295 needs"),
+        (b"\x01\x01a\x06\x00" + b"\x00" * 5, "1 bytes follow the last entry"),
+        (b"\x02\x01a\x00\x00\x00\x01a\x00\x00\x00", "stands twice"),
+    ],
+)
+def test_each_kind_of_damage_is_named(path: Path, raw: bytes, says: str) -> None:
+    path.write_bytes(raw)
+    with pytest.raises(DatError, match=says):
+        DatFile(path)
+
+
+def test_rows_are_read_alone(path: Path) -> None:
+    values = torch.arange(24, dtype=torch.float32).view(6, 4)
+    write_dat(path, [(Spec("a", ElemType.FLOAT32, (6, 4)), lambda: [tensor_bytes(values)])])
+    with DatFile(path) as dat:
+        assert torch.equal(dat.tensor("a", slice(2, 5)), values[2:5])
+        assert dat.tensor("a", slice(6, 9)).shape == (0, 4)
+
+
+def test_nothing_is_overwritten_and_nothing_half_written_stays(path: Path) -> None:
+    _write(path, [Spec("a", ElemType.UINT8, (3,))])
+    before = path.read_bytes()
+    with pytest.raises(OutputExistsError, match="never overwritten"):
+        write_dat(path, [])
+    with pytest.raises(ValueError, match="payload of 2 bytes, 3 were announced"):
+        write_dat(path.with_name("b.dat"), [(Spec("a", ElemType.UINT8, (3,)), lambda: [b"ab"])])
+    with pytest.raises(ValueError, match="written twice"):
+        write_dat(path.with_name("b.dat"), [(Spec("a", ElemType.UINT8, (0,)), lambda: [])] * 2)
+    assert path.read_bytes() == before and [p.name for p in path.parent.iterdir()] == ["w.dat"]
+
+
+def test_replacing_an_unknown_entry_is_refused(path: Path) -> None:
+    _write(path, [Spec("a", ElemType.UINT8, (3,))])
+    with DatFile(path) as dat, pytest.raises(KeyError, match="has no entry b"):
+        rewrite(dat, path.with_name("b.dat"), {"b": lambda: [b""]})
+
+
+def test_no_unpickling_anywhere_in_the_project() -> None:
+    root = Path(__file__).parents[2]
+    sources = [*root.glob("stages/**/*.py"), *root.glob("pipeline/**/*.py")]
+    assert len(sources) > 30
+    guilty = [
+        str(p)
+        for p in sources
+        for word in ("import pickle", "torch.load", "torch.save", "joblib", "marshal")
+        if word in p.read_text("utf-8")
+    ]
+    assert not guilty
