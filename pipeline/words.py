@@ -47,6 +47,20 @@ class ProbeRow:
 
 
 @dataclass(frozen=True)
+class Check:
+    """One figure held against one limit."""
+
+    figure: str
+    value: float
+    limit: float
+    at_least: bool
+    """True if the value must reach the limit, False if it must not pass it."""
+    outcome: Outcome
+    """What the verdict becomes when the check fails."""
+    ok: bool
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The judge's word on one weight, with its evidence."""
 
@@ -56,6 +70,8 @@ class Verdict:
     evidence: tuple[str, ...] = ()
     """One line each: the figure, its threshold, and an example answer where there is one. Never empty unless passed."""
     rows: tuple[ProbeRow, ...] = ()
+    checks: tuple[Check, ...] = ()
+    """Every limit that was applied, kept or not, in the order of the summary table."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--path", type=InferencePath, choices=list(InferencePath), default=InferencePath.BRIDGE)
     parser.add_argument("--scale-rule", type=ScaleRule, choices=list(ScaleRule), default=ScaleRule.SEARCH, help="for --path fp2")
     parser.add_argument("--template", type=Template, choices=list(Template), default=Template.QWEN)
-    parser.add_argument("--compute-dtype", type=ComputeDtype, choices=list(ComputeDtype), help="default: bf16 on a GPU, else fp32")
+    parser.add_argument("--compute-dtype", type=ComputeDtype, choices=list(ComputeDtype), default=ComputeDtype.AUTO)
     parser.add_argument("--device", default="auto")
     return parser
 
@@ -54,9 +54,10 @@ def _open(arguments: argparse.Namespace) -> ChatSession:
     device = pick_device(arguments.device)
     config = read_config(arguments.model_dir / "config.json")
     tokenizer = load_tokenizer(arguments.model_dir, config, arguments.template)
-    dtype = arguments.compute_dtype or (ComputeDtype.BF16 if device.type == "cuda" else ComputeDtype.FP32)
     with DatFile(arguments.weight) as dat:
-        model, _ = load_model(dat, config, path=arguments.path, rule=arguments.scale_rule, compute_dtype=dtype, device=device)
+        model, _ = load_model(
+            dat, config, path=arguments.path, rule=arguments.scale_rule, compute_dtype=arguments.compute_dtype, device=device
+        )
     model.eval().requires_grad_(False)
     return ChatSession(model, tokenizer, Decoding(arguments.max_tokens, arguments.temp, arguments.top_p), arguments.seed)
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from stages.batches import Batch, Encoded, collate, row_order
 from stages.contract import ExitCode, LossKind, Phase, TrainRequest
-from stages.optim.adamw import AdamW, AdamWSettings
+from stages.optim.adamw import AdamWSettings, make_optimizer
 from stages.optim.clip import RunningClip
 from stages.optim.schedule import group_factor, lr_factor
 from stages.process import Reporter, StageError, StopFlag
@@ -55,7 +55,7 @@ class Trainer:
         for name, parameter in parameters.items():
             parameter.requires_grad_(name in set(names))
         self.trainable = {name: parameters[name] for name in names}
-        self.optimizer = AdamW(
+        self.optimizer = make_optimizer(
             self.trainable,
             AdamWSettings(
                 request.beta1,
@@ -83,9 +83,7 @@ class Trainer:
             if not self._update_now or parameter.grad is None:
                 return
             grad, parameter.grad = parameter.grad, None
-            lr = self.request.lr * factor * lr_factor(self.step_number, self.request)
-            clip = self.clip.factor(name, grad)
-            self.optimizer.update(name, parameter, grad, step=self.step_number, lr=lr, clip=clip)
+            self.optimizer.update(name, parameter, grad, factor, self.clip.factor(name, grad))
 
         return update
 
@@ -105,6 +103,8 @@ class Trainer:
             if first and self._at(Phase.BATCH_READY, trained):
                 break
             self.step_number += 1
+            lr = self.request.lr * lr_factor(self.step_number, self.request)
+            self.optimizer.begin_step(self.step_number, lr)
             loss = self._step(batches, first, trained)
             if trained.stopped_at:
                 break
@@ -116,7 +116,7 @@ class Trainer:
             trained.steps = self.step_number
             values = {
                 "loss": loss,
-                "lr": self.request.lr * lr_factor(self.step_number, self.request),
+                "lr": lr,
                 "grad_norm": norm,
                 "update_ratio": ratio,
                 "tokens": float(sum(b.tokens for b in batches)),

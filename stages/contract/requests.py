@@ -12,8 +12,12 @@ from enum import StrEnum
 
 
 class ComputeDtype(StrEnum):
-    """The dtype of activations and matrix products. Masters are BF16 whatever is chosen here."""
+    """The dtype of activations and matrix products. Masters are BF16 whatever is chosen here.
 
+    `AUTO` is BF16 on a GPU and FP32 on a CPU, where BF16 is slower.
+    """
+
+    AUTO = "auto"
     BF16 = "bf16"
     FP16 = "fp16"
     FP32 = "fp32"
@@ -136,7 +140,7 @@ class TrainRequest:
     rounding: Rounding = Rounding.STOCHASTIC
     step_chunk_rows: int = 1024
     """Rows of a weight that one update works on at a time: bounds its temporaries."""
-    compute_dtype: ComputeDtype = ComputeDtype.BF16
+    compute_dtype: ComputeDtype = ComputeDtype.AUTO
     scale_rule: ScaleRule = ScaleRule.SEARCH
     """Of the training forward and of the export alike, so that what is exported is what was trained."""
     train_last_layers: int = 0
@@ -211,7 +215,7 @@ class ProbeRequest:
     path: InferencePath = InferencePath.BRIDGE
     scale_rule: ScaleRule = ScaleRule.SEARCH
     """Only for `path: fp2`."""
-    compute_dtype: ComputeDtype = ComputeDtype.BF16
+    compute_dtype: ComputeDtype = ComputeDtype.AUTO
     device: str = "auto"
     threads: int = 0
 

@@ -100,6 +100,10 @@ def encode(weight: torch.Tensor, rule: ScaleRule, scale_format: ScaleFormat = Sc
 def fake_quantize(weight: torch.Tensor, rule: ScaleRule, dtype: torch.dtype, scale_format: ScaleFormat = ScaleFormat.E4M3) -> torch.Tensor:
     """`decode(encode(weight))` without making the codes: [out, in] in `dtype`. NaN stays NaN, for the loss to show it."""
     _check(weight)
+    if weight.is_cuda and rule is not ScaleRule.FSHARP and scale_format is ScaleFormat.E4M3:
+        from stages.nvfp4.fused import fake_quantize_fused  # Triton comes with CUDA builds only
+
+        return fake_quantize_fused(weight, rule, dtype)
     out = torch.empty(weight.shape, dtype=dtype, device=weight.device)
     flat = out.view(-1, BLOCK)
     for piece, blocks in _pieces(weight):
@@ -151,7 +155,7 @@ def _to_scale(value: torch.Tensor, scale_format: ScaleFormat) -> torch.Tensor:
 def _search(blocks: torch.Tensor, amax: torch.Tensor, scale_format: ScaleFormat) -> torch.Tensor:
     best_scale = best_error = None
     for scale in _candidates(amax, scale_format):
-        error = round_e2m1(blocks / scale).mul_(scale).sub_(blocks).square_().sum(dim=1, keepdim=True)
+        error = _sum16(round_e2m1(blocks / scale).mul_(scale).sub_(blocks).square_())
         if best_scale is None or best_error is None:
             best_scale, best_error = scale, error
             continue
@@ -160,6 +164,13 @@ def _search(blocks: torch.Tensor, amax: torch.Tensor, scale_format: ScaleFormat)
         best_error = torch.minimum(error, best_error)
     assert best_scale is not None
     return best_scale
+
+
+def _sum16(x: torch.Tensor) -> torch.Tensor:
+    """Sums [n, 16] to [n, 1], neighbours first: a fixed order, so that every device finds the same smallest error."""
+    while x.shape[1] > 1:
+        x = x[:, 0::2] + x[:, 1::2]
+    return x
 
 
 def _candidates(amax: torch.Tensor, scale_format: ScaleFormat) -> list[torch.Tensor]:

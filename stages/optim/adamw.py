@@ -7,12 +7,16 @@ step of a weight of 0.02, and rounding to nearest would lose most of it. Tempora
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from stages.contract import OptimizerStateMode, Rounding
 from stages.optim.noise import key_of, random_bits
 from stages.optim.states import STATE_BLOCK, State8, State32
+
+if TYPE_CHECKING:
+    from stages.optim.fused import FusedAdamW
 
 _CACHED = 1 << 16  # elements worked on at a time on a CPU: the temporaries then stay in the cache
 
@@ -45,30 +49,34 @@ class AdamW:
         self._index = {name: i for i, name in enumerate(parameters)}
         device = next(iter(parameters.values())).device
         self._survived = torch.zeros(2, dtype=torch.float64, device=device)
+        self._step, self._lr = 0, 0.0
+
+    def begin_step(self, step: int, lr: float) -> None:
+        """Says which step (1 is the first) and which learning rate the updates that follow belong to."""
+        self._step, self._lr = step, lr
 
     @torch.no_grad()
-    def update(self, name: str, master: torch.Tensor, grad: torch.Tensor, *, step: int, lr: float, clip: torch.Tensor | None) -> None:
-        """One step for one parameter, in place.
+    def update(self, name: str, master: torch.Tensor, grad: torch.Tensor, lr_factor: float, clip: torch.Tensor | None) -> None:
+        """This step's update of one parameter, in place.
 
         Args:
             master: BF16 or float32, any shape.
             grad: Of the same shape, any floating dtype.
-            step: 1 for the first.
+            lr_factor: On the step's learning rate.
             clip: 0-dim factor on the gradient, or None.
         """
         chunk = self._chunk(master)
         flat, flat_grad = master.view(-1), grad.reshape(-1)
-        key = key_of(self.settings.seed, step, self._index[name])
+        key = key_of(self.settings.seed, self._step, self._index[name])
         decay = self.settings.weight_decay if master.ndim > 1 else 0.0
+        lr = self._lr * lr_factor
         for start in range(0, len(flat), chunk):
             piece = slice(start, min(len(flat), start + chunk))
             g = flat_grad[piece].float()
-            self._update_piece(name, flat, piece, g if clip is None else g * clip, step, lr, decay, key)
+            self._update_piece(name, flat, piece, g if clip is None else g * clip, lr, decay, key)
 
-    def _update_piece(
-        self, name: str, flat: torch.Tensor, piece: slice, grad: torch.Tensor, step: int, lr: float, decay: float, key: int
-    ) -> None:
-        s, state = self.settings, self.states[name]
+    def _update_piece(self, name: str, flat: torch.Tensor, piece: slice, grad: torch.Tensor, lr: float, decay: float, key: int) -> None:
+        s, state, step = self.settings, self.states[name], self._step
         average, root = state.load(piece)
         average.mul_(s.beta1).add_(grad, alpha=1 - s.beta1)
         root.square_().mul_(s.beta2).addcmul_(grad, grad, value=1 - s.beta2).sqrt_()
@@ -112,3 +120,13 @@ def round_master(value: torch.Tensor, dtype: torch.dtype, rounding: Rounding, bi
     if dtype != torch.bfloat16 or rounding is not Rounding.STOCHASTIC:
         return value.to(dtype)
     return ((value.view(torch.int32) + (bits & 0xFFFF)) & -65536).view(torch.float32).bfloat16()
+
+
+def make_optimizer(parameters: dict[str, torch.nn.Parameter], settings: AdamWSettings) -> AdamW | FusedAdamW:
+    """The fused update where the parameters lie on a CUDA device and the states take 8 bits, else the plain one."""
+    on_cuda = all(p.is_cuda for p in parameters.values())
+    if on_cuda and settings.state_mode is OptimizerStateMode.INT8:
+        from stages.optim.fused import FusedAdamW  # Triton comes with CUDA builds only
+
+        return FusedAdamW(parameters, settings)
+    return AdamW(parameters, settings)

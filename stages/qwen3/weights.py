@@ -22,7 +22,7 @@ from stages.qwen3.model import Qwen3
 
 HEAD = "lm_head.weight"
 EMBEDDING = "model.embed_tokens.weight"
-COMPUTE_DTYPES = {ComputeDtype.BF16: torch.bfloat16, ComputeDtype.FP16: torch.float16, ComputeDtype.FP32: torch.float32}
+_DTYPES = {ComputeDtype.BF16: torch.bfloat16, ComputeDtype.FP16: torch.float16, ComputeDtype.FP32: torch.float32}
 _SCALE_FORMATS = {
     ElemType.E4M3: ScaleFormat.E4M3,
     ElemType.FLOAT16: ScaleFormat.FLOAT16,
@@ -30,6 +30,13 @@ _SCALE_FORMATS = {
 }
 _FLOATS = (ElemType.FLOAT16, ElemType.BFLOAT16, ElemType.FLOAT32, ElemType.FLOAT64)
 _DECODED_ELEMENTS = 1 << 24  # decoded or encoded at a time: bounds the temporaries of loading and export
+
+
+def torch_dtype(compute_dtype: ComputeDtype, device: torch.device) -> torch.dtype:
+    """The dtype that a request means on a device."""
+    if compute_dtype is ComputeDtype.AUTO:
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    return _DTYPES[compute_dtype]
 
 
 class WeightError(ValueError):
@@ -168,7 +175,7 @@ def load_model(
     layout = layout_of(dat, config)
     with torch.device("meta"):
         model = Qwen3(config, layout.tied)
-    model.compute_dtype = COMPUTE_DTYPES[compute_dtype]
+    model.compute_dtype = torch_dtype(compute_dtype, device)
     for name in dict(model.named_parameters()):
         if path is InferencePath.FP2:
             values = master_values(dat, layout, name, device)

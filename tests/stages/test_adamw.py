@@ -32,6 +32,11 @@ def _normal(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+def _step(optimizer: AdamW, master: torch.Tensor, grad: torch.Tensor, step: int, lr: float) -> None:
+    optimizer.begin_step(step, lr)
+    optimizer.update("w", master, grad, 1.0, None)
+
+
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_float32_states_and_masters_are_torchs_adamw(weight_decay: float) -> None:
     ours = torch.nn.Parameter(_normal(40, 48) * 0.02)
@@ -42,7 +47,7 @@ def test_float32_states_and_masters_are_torchs_adamw(weight_decay: float) -> Non
         grad = _normal(40, 48, seed=step)
         theirs.grad = grad.clone()
         peer.step()
-        optimizer.update("w", ours.data, grad, step=step, lr=1e-3, clip=None)
+        _step(optimizer, ours.data, grad, step, 1e-3)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-6)
 
 
@@ -53,7 +58,7 @@ def test_the_chunk_size_does_not_change_a_bit(mode: OptimizerStateMode) -> None:
         master = torch.nn.Parameter((_normal(70, 48) * 0.02).bfloat16())
         optimizer = AdamW({"w": master}, _settings(state_mode=mode, rounding=Rounding.STOCHASTIC, step_chunk_rows=rows))
         for step in range(1, 6):
-            optimizer.update("w", master.data, _normal(70, 48, seed=step), step=step, lr=1e-4, clip=None)
+            _step(optimizer, master.data, _normal(70, 48, seed=step), step, 1e-4)
         results.append(master.detach().clone())
     assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
 
@@ -66,7 +71,7 @@ def test_eight_bit_states_follow_float32_states() -> None:
         target = _normal(64, 64, seed=5) * 0.02
         for step in range(1, 201):
             noise = _normal(64, 64, seed=step) * 0.01
-            optimizer.update("w", master.data, master.detach() - target + noise, step=step, lr=1e-3, clip=None)
+            _step(optimizer, master.data, master.detach() - target + noise, step, 1e-3)
         finals[mode] = (master.detach() - target).square().mean().sqrt().item()
     assert finals[OptimizerStateMode.INT8] < 1.15 * finals[OptimizerStateMode.FP32] < 0.004
 
@@ -78,7 +83,7 @@ def test_a_thousand_heavy_tailed_steps_stay_finite_and_bounded() -> None:
     for step in range(1, 1001):
         grad = torch.empty(4, 256).cauchy_(generator=generator) * 10 ** (torch.rand(4, 256, generator=generator) * 6 - 3)
         before = master.detach().float()
-        optimizer.update("w", master.data, grad, step=step, lr=1e-3, clip=None)
+        _step(optimizer, master.data, grad, step, 1e-3)
         moved = (master.detach().float() - before).abs().max()
         # |m| / sqrt(v) of Adam itself is at most (1 - beta1) / sqrt(1 - beta2) = 3.2; 8-bit rounding may add its own factor.
         assert torch.isfinite(master).all() and moved < 1e-3 * 3.2 * 4
@@ -107,7 +112,7 @@ def test_effective_update_ratio_by_kind_of_master(lr: float) -> None:
     for rounding in (Rounding.NEAREST, Rounding.STOCHASTIC):
         master = torch.nn.Parameter(weight.clone())
         optimizer = AdamW({"w": master}, _settings(rounding=rounding, state_mode=OptimizerStateMode.INT8))
-        optimizer.update("w", master.data, grad, step=1, lr=lr, clip=None)
+        _step(optimizer, master.data, grad, 1, lr)
         measured.append(optimizer.take_update_ratio())
     assert measured == pytest.approx(TABLE[lr], abs=0.015), f"lr {lr}: 4-bit, nearest, stochastic = {measured}"
 

@@ -1,0 +1,77 @@
+# Every command of the project. `make help` lists them; the text after ## is what it shows.
+.DEFAULT_GOAL := help
+.PHONY: help setup run plan test lint validate chat ui
+SHELL := /bin/bash
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+EXPERIMENT ?= stageG
+MODEL ?= qwen3_nano
+MODEL_DIR ?= artifacts/base/qwen3-nano
+ARGS ?=
+
+# GNU make ends with 2 for every failed recipe. Asked a question (-q) it ends with 1 for "no": that is validate's "not passed".
+# Only lines with a + run then.
+ifeq ($(MAKECMDGOALS),validate)
+  MAKEFLAGS += -q
+endif
+CODE := $(VENV)/.validated-$(shell echo $$PPID)
+
+# Without a GPU the small CPU build of torch is enough; on arm64 with one (DGX Spark) PyPI has no CUDA build.
+HAS_GPU := $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -q GPU && echo yes)
+ifeq ($(HAS_GPU),yes)
+  ifeq ($(shell uname -m),aarch64)
+    TORCH_INDEX ?= https://download.pytorch.org/whl/cu130
+  endif
+else
+  TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+endif
+
+help: ## 列出指令 · this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+	@echo "ARGS 接在指令後 · is appended: make run ARGS=\"seed=7 stages.G.lr=2e-4\"   EXPERIMENT=whoami_only   TORCH_INDEX=url"
+
+setup: $(VENV)/.run-ready ## 安裝到 .venv · install into .venv (make run and make test do it themselves)
+
+run: $(VENV)/.run-ready ## 訓練、判定、紀錄 · train, judge, record: the experiment stageG (EXPERIMENT=… for another)
+	$(PY) -m pipeline +experiment=$(EXPERIMENT) $(ARGS)
+
+plan: $(VENV)/.run-ready ## 只列出會做的事 · what make run would do: files, hashes, commands
+	@$(PY) -m pipeline +experiment=$(EXPERIMENT) plan=true $(ARGS)
+
+validate: judged ## 驗證一個權重 · judge a weight: make validate WEIGHT=path (exit 0 passed, 1 not, 2 bad input)
+	$(if $(filter 0,$(shell cat $(CODE); rm -f $(CODE))),,@false)
+
+.PHONY: judged
+judged: $(VENV)/.run-ready
+	+@$(if $(WEIGHT),,$(error which weight? make validate WEIGHT=artifacts/weights/stageG/G-….dat))$(PY) -m pipeline.validate "$(WEIGHT)" --model $(MODEL) $(ARGS); \
+	code=$$?; echo $$code > $(CODE); test $$code -le 1 || { rm -f $(CODE); exit $$code; }
+
+chat: $(VENV)/.run-ready ## 和權重對話 · talk to a weight: make chat WEIGHT=path
+	@$(if $(WEIGHT),,$(error which weight? make chat WEIGHT=artifacts/weights/stageG/G-….dat))$(PY) -m stages.chat --model-dir $(MODEL_DIR) --weight "$(WEIGHT)" $(ARGS)
+
+ui: $(VENV)/.run-ready ## 開啟 MLflow · MLflow's page on this machine
+	$(PY) -m pipeline.tracking ui $(ARGS)
+
+test: $(VENV)/.dev-ready ## 測試 · the tests, without the slow and the GPU ones
+	$(PY) -m pytest -n 2 -m "not slow and not gpu" $(ARGS)
+
+lint: $(VENV)/.dev-ready ## 風格、型別、匯入規則 · style, types, import rules
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
+
+# Stamps: done once, and again when what is to be installed changes.
+$(VENV)/.run-ready: pyproject.toml constraints.txt
+	+@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make setup PYTHON=python3.12"; exit 2; }
+	+test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	+$(if $(TORCH_INDEX),$(PIP) install --quiet --no-deps --retries 1 -c constraints.txt --extra-index-url $(TORCH_INDEX) torch)
+	+$(PIP) install --quiet -c constraints.txt -e .
+	+@touch $@
+
+$(VENV)/.dev-ready: $(VENV)/.run-ready
+	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
+	@touch $@

@@ -1,0 +1,105 @@
+"""`python -m pipeline +experiment=stageG`: composes the settings, reports every fault, then plans or runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+
+from omegaconf import DictConfig
+
+from pipeline.compose import CONF, ROOT, SettingsError, checked, plain, relaxed
+from pipeline.settings import Settings
+from stages.contract import ExitCode
+
+_ERROR_SWITCH = "HYDRA_FULL_ERROR"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line.
+
+    Returns:
+        0 passed (or planned), 1 failed, 2 bad settings, 130 interrupted; of a sweep (`-m`) the worst of its runs.
+    """
+    import hydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    codes: list[int] = []
+    asked = os.environ.get(_ERROR_SWITCH)
+    os.environ[_ERROR_SWITCH] = "1"  # Hydra then raises its errors instead of ending the process with code 1
+
+    @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
+    def task(config: DictConfig) -> str:
+        code, word = _carry_out(config, arguments)
+        codes.append(code)
+        if code == ExitCode.INTERRUPTED:
+            sys.exit(code)  # a sweep ends here too
+        return word
+
+    before = sys.argv
+    sys.argv = ["python -m pipeline", *relaxed(arguments)]
+    try:
+        with contextlib.chdir(ROOT):  # paths in settings are relative to the project, wherever the command is given
+            task()
+    except (HydraException, OmegaConfBaseException) as error:
+        if asked:
+            raise
+        sys.stderr.write(_readable(error))
+        return ExitCode.BAD_INPUT
+    finally:
+        sys.argv = before
+        if asked is None:
+            os.environ.pop(_ERROR_SWITCH, None)
+    return max(codes, default=0)
+
+
+def _carry_out(config: DictConfig, arguments: Sequence[str]) -> tuple[int, str]:
+    """One composed configuration: exit code, and the word that a sweep gets to hear."""
+    try:
+        settings = checked(plain(config), ROOT)
+    except SettingsError as error:
+        sys.stderr.write(f"{error}\n")
+        return ExitCode.BAD_INPUT, "bad settings"
+    if settings.plan:
+        from pipeline.plan import describe
+        from pipeline.process import StageCommands
+
+        sys.stdout.write(describe(settings, ROOT, StageCommands()))
+        return ExitCode.OK, "planned"
+    return _run(settings, config, arguments)
+
+
+def _run(settings: Settings, config: DictConfig, arguments: Sequence[str]) -> tuple[int, str]:
+    from omegaconf import OmegaConf
+
+    from pipeline import summary
+    from pipeline.session import SessionError, run
+
+    command = shlex.join(["python", "-m", "pipeline", *arguments])
+    try:
+        result = run(settings, ROOT, command, OmegaConf.to_yaml(config, resolve=True))
+    except SessionError as error:
+        sys.stderr.write(f"{error}\n")
+        return ExitCode.FAILED, "failed"
+    summary.write(result.end, result.done, sys.stdout, arguments)
+    return result.exit_code, result.end.outcome.value
+
+
+def _readable(error: BaseException) -> str:
+    """Hydra's own words without the way they came: the error and what caused it, each once."""
+    texts: list[str] = []
+    step: BaseException | None = error
+    while step is not None:
+        text = str(step).strip()
+        if text and not any(text in told for told in texts):
+            texts.append(text)
+        step = step.__cause__
+    return "settings cannot be composed 設定無法組合:\n" + "".join(f"  {line}\n" for text in texts for line in text.splitlines())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""What a run would do: stages with files and hashes, content keys and the exact commands; and the requests themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.hashing import sha256_data, sha256_file, sha256_sources
+from pipeline.process import Job, StageCommands, command_line
+from pipeline.settings import INIT_KEYS, Settings, StageKind, StageSettings
+from stages.contract import InitRequest, TrainRequest
+from stages.contract.serial import load
+
+WEIGHT_NAME = "weight.dat"
+MODEL_FILES = ("config.json", "tokenizer.json")
+STAGES_PACKAGE = Path(__file__).parent.parent / "stages"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A weight with the folder that explains it. `weight` is empty where there is none yet."""
+
+    dir: str
+    weight: str
+    sha256: str
+
+
+def code_key() -> str:
+    """SHA-256 over the sources of `stages`: a change of what computes makes every result a new one."""
+    return sha256_sources(STAGES_PACKAGE)
+
+
+def base_model(settings: Settings, root: Path) -> Model:
+    """The model that the experiment starts from; without a weight if its first stage makes one."""
+    if settings.from_nothing:
+        return Model("", "", "")
+    weight = settings.model.weight
+    return Model(settings.model.dir, weight, sha256_file(root / weight))
+
+
+def data_hashes(recipe: dict[str, Any], root: Path) -> dict[str, str]:
+    """Data file → SHA-256, in the recipe's order."""
+    return {source["path"]: sha256_file(root / source["path"]) for source in recipe["data"]}
+
+
+def model_hashes(model: Model, stage: StageSettings, root: Path) -> list[str]:
+    """SHA-256 of what says how the weight is to be read: config and tokenizer, or the config to make one from."""
+    if stage.kind is StageKind.INIT:
+        return [sha256_file(root / stage.config)]
+    return [sha256_file(root / model.dir / name) for name in MODEL_FILES]
+
+
+def content_key(stage: StageSettings, recipe: dict[str, Any], model: Model, root: Path, code: str) -> str:
+    """What an attempt's result depends on, as one SHA-256: equal keys, equal weights. No path and no name is part of it.
+
+    Args:
+        stage: tells the kind.
+        recipe: the attempt's own.
+        model: the input.
+        root: what relative paths are relative to.
+        code: as `code_key` gives it.
+    """
+    data = [[sha256_file(root / source["path"]), source["repeat"]] for source in recipe["data"]]
+    return sha256_data(
+        {
+            "kind": stage.kind,
+            "input": model.sha256,
+            "model": model_hashes(model, stage, root),
+            "data": data,
+            "recipe": {key: value for key, value in recipe.items() if key != "data"},
+            "code": code,
+        }
+    )
+
+
+def stage_job(stage: StageSettings, folder: str, commands: StageCommands) -> Job:
+    """The process of one attempt of a stage."""
+    return Job(commands.init if stage.kind is StageKind.INIT else commands.train, folder)
+
+
+def stage_request(stage: StageSettings, recipe: dict[str, Any], model: Model, job: Job) -> TrainRequest | InitRequest:
+    """The request of one attempt: its recipe, its input, and places in its own folder."""
+    places = {"events": job.path("events.jsonl"), "result": job.path("result.json")}
+    if stage.kind is StageKind.INIT:
+        made = job.path("model")
+        places |= {"config": stage.config, "output_dir": made, "output_weight": f"{made}/{WEIGHT_NAME}"}
+        return load(InitRequest, {**{key: recipe[key] for key in INIT_KEYS if key in recipe}, **places}, stage.name)
+    places |= {"model_dir": model.dir, "input_weight": model.weight, "output_weight": job.path(WEIGHT_NAME)}
+    return load(TrainRequest, {**recipe, **places}, stage.name)
+
+
+def attempt_folder(settings: Settings, run_id: str, index: int, stage: str, number: int) -> str:
+    """`<artifacts>/runs/<run id>/<nn>-<stage>-attempt<k>`; stages are counted from 0 here and from 01 in the name."""
+    return f"{settings.artifacts}/runs/{run_id}/{index + 1:02}-{stage}-attempt{number}"
+
+
+def describe(settings: Settings, root: Path, commands: StageCommands) -> str:
+    """The whole plan as text for `plan=true`. Starts nothing and writes nothing."""
+    base, code = base_model(settings, root), code_key()
+    lines = [f"experiment 實驗  {settings.name}   seed {settings.seed}"]
+    if base.weight:
+        lines.append(f"base 基礎權重    {base.weight}  {base.sha256[:12]}  {(root / base.weight).stat().st_size:,} bytes")
+    lines.append(f"code 程式碼      stages/**/*.py  {code[:12]}")
+    model = base
+    for index, stage in enumerate(settings.stages):
+        lines += _describe_stage(settings, root, commands, index, model, code)
+        made = f"<weight of {stage.name}>"
+        model = Model(f"<model of {stage.name}>" if stage.kind is StageKind.INIT else model.dir, made, "")
+    return "\n".join(lines) + "\n"
+
+
+def _describe_stage(settings: Settings, root: Path, commands: StageCommands, index: int, model: Model, code: str) -> list[str]:
+    stage = settings.stages[index]
+    job = stage_job(stage, attempt_folder(settings, "<run>", index, stage.name, 1), commands)
+    known = index == 0
+    key = content_key(stage, stage.recipe, model, root, code)[:12] if known else "known once the stage before it has passed"
+    lines = ["", f"stage 階段 {index + 1}/{len(settings.stages)}  {stage.name}  ({stage.kind.value})"]
+    lines.append(f"  input 輸入     {model.weight or 'nothing: it makes the model'}")
+    for source in stage.data:
+        lines.append(f"  data 資料      {source.path}  {sha256_file(root / source.path)[:12]}  × {source.repeat}")
+    for path in stage.probes.files if stage.kind is StageKind.TRAIN else ():
+        lines.append(f"  probes 測題    {path}  {sha256_file(root / path)[:12]}")
+    lines.append(f"  recipe 配方    {_short_recipe(stage.recipe)}")
+    lines.append(f"  attempts 嘗試  at most {stage.ladder.max_attempts}")
+    lines.append(f"  key 內容鍵     {key}")
+    lines.append(f"  command 命令   {command_line(job, settings.guard, root)}")
+    return lines
+
+
+def _short_recipe(recipe: dict[str, Any]) -> str:
+    shown: Sequence[str] = ("steps", "lr", "batch_size", "grad_accum", "seq_len", "schedule", "warmup_steps", "rounding", "seed")
+    return " · ".join(f"{key} {recipe[key]}" for key in shown if key in recipe)

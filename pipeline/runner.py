@@ -1,0 +1,171 @@
+"""A run of an experiment: for each stage attempt → judge → next stage, or the ladder's next attempt, until passed or used up."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline import summary
+from pipeline.answers import AnswerBook, AnswersFailed, Question
+from pipeline.attempt import Bench, Done, Interrupted, Start, carry_out, find_finished, prepare, watcher
+from pipeline.interrupt import Stop
+from pipeline.ladder import Exhausted, Tried, next_attempt
+from pipeline.ledger import Ledger
+from pipeline.plan import Model, base_model, code_key
+from pipeline.process import StageCommands
+from pipeline.progress import Progress
+from pipeline.settings import Settings, StageKind, StageSettings
+from pipeline.settings_reader import with_sources
+from pipeline.words import Outcome, RunEnd, StartFrom
+from stages.contract import Answer, ExitCode
+
+NO_RETRY = (ExitCode.BAD_INPUT, ExitCode.DISAGREE, ExitCode.NO_SPACE)
+"""Exit codes of a stage that no change of a recipe can cure."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended, and the exit code that says so: 0 passed, 1 failed, 2 bad input, 130 interrupted."""
+
+    end: RunEnd
+    exit_code: int
+    done: tuple[Done, ...]
+
+
+def new_run_id(experiment: str) -> str:
+    """`YYYYMMDD-HHMMSS-<experiment>-<4 hex>`, in local time."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{experiment}-{secrets.token_hex(2)}"
+
+
+class Runner:
+    """Carries out one run. The ledger is open, the settings are checked, the lock is held."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        root: Path,
+        ledger: Ledger,
+        progress: Progress,
+        stop: Stop,
+        commands: StageCommands,
+        command: str,
+    ) -> None:
+        """Readies a run.
+
+        Args:
+            settings: without faults.
+            root: what relative paths are relative to.
+            ledger: records it.
+            progress: shows it.
+            stop: entered; says when the user wants an end.
+            commands: how stage processes are started.
+            command: the line that started this run, and resumes it.
+        """
+        code = code_key()
+        book = AnswerBook.of(settings, root, commands, code)
+        run_id = new_run_id(settings.name)
+        self._bench = Bench(root, settings, run_id, commands, code, book, ledger, progress, stop)
+        self._command = command
+        self._base = base_model(settings, root)
+        self._done: list[Done] = []
+
+    def run(self, settings_yaml: str) -> RunResult:
+        """Carries out all stages, and records the run.
+
+        Args:
+            settings_yaml: the composed settings, for the record.
+        """
+        bench = self._bench
+        bench.ledger.open_run(bench.run_id, bench.settings.name, self._command, settings_yaml)
+        if self._base.weight:
+            bench.ledger.base_weight(self._base.weight, self._base.sha256)
+        bench.progress.say(f"run {bench.run_id}")
+        for attempt in bench.ledger.interrupted():
+            bench.progress.say(f"  interrupted before, run again if it is part of this 先前中斷: {attempt.folder}")
+        try:
+            result = self._stages()
+        except Interrupted as stopped:
+            bench.ledger.interrupt_run(bench.run_id, str(stopped))
+            end = RunEnd(Outcome.BROKEN, summary=(*summary.lines(self._done), str(stopped)), resume_command=self._command)
+            return RunResult(end, ExitCode.INTERRUPTED, tuple(self._done))
+        bench.ledger.close_run(bench.run_id, result.end)
+        return result
+
+    def _stages(self) -> RunResult:
+        model = self._base
+        for index, stage in enumerate(self._bench.settings.stages):
+            try:
+                last = self._stage(index, model)
+            except AnswersFailed as error:
+                if self._bench.stop.asked:
+                    raise Interrupted("stopped by the user while the base weight was asked 使用者中斷") from error
+                return self._failed(Outcome.BROKEN, str(error), error.ended.exit_code)
+            if last.model is None:
+                return self._failed(last.end.outcome, self._why, last.end.exit_code)
+            self._bench.progress.say(f"stage {stage.name}: passed → {last.model.weight}")
+            model = last.model
+        end = RunEnd(Outcome.PASSED, model.weight, model.sha256, summary.lines(self._done))
+        return RunResult(end, ExitCode.OK, tuple(self._done))
+
+    def _failed(self, outcome: Outcome, why: str, exit_code: int) -> RunResult:
+        lines = (*summary.lines(self._done), why)
+        code = ExitCode.BAD_INPUT if exit_code == ExitCode.BAD_INPUT else ExitCode.FAILED
+        return RunResult(RunEnd(outcome, summary=lines, resume_command=self._command), code, tuple(self._done))
+
+    def _stage(self, index: int, model: Model) -> Done:
+        """Tries a stage until it passes or nothing is left to try; `_why` then says why not."""
+        stage = self._bench.settings.stages[index]
+        start = Start(stage.recipe, model)
+        tried: list[Tried] = []
+        rung: int | None = None
+        while True:
+            done = self._attempt(index, len(tried) + 1, start)
+            self._done.append(done)
+            if done.model is not None:
+                return done
+            self._say_failed(done)
+            if done.end.exit_code in NO_RETRY:
+                self._why = f"{stage.name}: no retry can help: {done.end.error.strip()}"
+                return done
+            tried.append(Tried(start.recipe, done.end.outcome, rung, start.start_from, done.cause))
+            step = next_attempt(stage.recipe, tried, stage.ladder)
+            if isinstance(step, Exhausted):
+                self._why = f"{stage.name}: {step.reason}"
+                return done
+            rung = step.rung
+            source = self._base if step.start_from is StartFrom.BASE else model
+            start = Start(with_sources(step.recipe), source, step.start_from, step.changes, step.why)
+            self._bench.progress.say(f"  → {step.why}")
+
+    def _attempt(self, index: int, number: int, start: Start) -> Done:
+        bench, stage = self._bench, self._bench.settings.stages[index]
+        if bench.stop.asked:
+            raise Interrupted(f"{stage.name} attempt {number}: not begun, stopped by the user 使用者中斷")
+        attempt = prepare(bench, index, number, start)
+        found = find_finished(bench, stage, attempt, start.model)
+        if found:
+            bench.ledger.reuse_attempt(bench.run_id, found.attempt)
+            bench.progress.say(f"{stage.name} attempt {number}: found in the ledger 沿用: {found.end.outcome.value}")
+            return found
+        return carry_out(bench, index, attempt, start.model, self._base_answers(stage))
+
+    def _base_answers(self, stage: StageSettings) -> Sequence[Answer] | None:
+        """The base weight's answers, before the first training that needs them: a bad base weight shows itself here."""
+        bench = self._bench
+        if stage.kind is StageKind.INIT or not self._base.weight:
+            return None
+        bench.progress.begin("base weight · probes")
+        folder = f"{bench.settings.artifacts}/runs/{bench.run_id}/base-{stage.name}"
+        return bench.book.ask(Question(self._base, stage.probes, stage.recipe), folder, "answers", watcher(bench))
+
+    def _say_failed(self, done: Done) -> None:
+        end = done.end
+        self._bench.progress.say(f"{done.attempt.stage} attempt {done.attempt.number}: {end.outcome.value}")
+        evidence = end.verdict.evidence if end.verdict else (end.error.strip().splitlines() or [""])[-1:]
+        for line in list(evidence)[:4]:
+            self._bench.progress.say(f"  - {line}")
+        if end.output_weight:
+            self._bench.progress.say(f"  weight 權重 → {end.output_weight}")

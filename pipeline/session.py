@@ -1,0 +1,72 @@
+"""Everything a run needs around it: the lock on the artifacts folder, the ledger, the signals and the view; closed in order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from pipeline.devlog import DevLogError
+from pipeline.interrupt import Stop
+from pipeline.journal_db import JournalError
+from pipeline.ledger import Ledger
+from pipeline.lock import FolderLock, LockHeldError, is_alive
+from pipeline.process import StageCommands
+from pipeline.progress import Progress
+from pipeline.runner import Runner, RunResult
+from pipeline.settings import Settings
+
+LEFTOVER_SECS = 20.0
+
+
+class SessionError(RuntimeError):
+    """A run that cannot begin or cannot be recorded; the message says what to do."""
+
+
+def run(settings: Settings, root: Path, command: str, settings_yaml: str, commands: StageCommands | None = None) -> RunResult:
+    """Carries out a run under the lock of its artifacts folder.
+
+    Args:
+        settings: without faults.
+        root: what relative paths are relative to.
+        command: the line that started this run, and resumes it.
+        settings_yaml: the composed settings, for the record.
+        commands: how stage processes are started; the real ones if left out.
+
+    Raises:
+        SessionError: if another run holds the folder, or the record cannot be kept.
+    """
+    artifacts = root / settings.artifacts
+    artifacts.mkdir(parents=True, exist_ok=True)
+    try:
+        with (
+            FolderLock(artifacts, command),
+            Ledger(root, settings.tracking, artifacts) as ledger,
+            Stop() as stop,
+            Progress() as progress,
+        ):
+            end_leftovers(ledger, progress)
+            return Runner(settings, root, ledger, progress, stop, commands or StageCommands(), command).run(settings_yaml)
+    except (LockHeldError, JournalError, DevLogError) as error:
+        raise SessionError(str(error)) from error
+
+
+def end_leftovers(ledger: Ledger, progress: Progress) -> None:
+    """Ends guards of dead runs that still live, with all they guard: they hold the memory that this run needs.
+
+    Only processes whose number and start time the journal knows. The first signal asks, the second ends at once.
+
+    Raises:
+        SessionError: if one does not end.
+    """
+    for process in ledger.leftover_processes():
+        progress.say(f"left over from {process.attempt_id} 先前遺留: process {process.pid}, ended now")
+        deadline = time.monotonic() + LEFTOVER_SECS
+        while is_alive(process.pid, process.identity):
+            if time.monotonic() > deadline:
+                raise SessionError(f"process {process.pid} of {process.attempt_id} does not end: kill -9 {process.pid}, then start again")
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGTERM)
+            time.sleep(0.2)
