@@ -54,7 +54,7 @@ def test_too_little_space_is_said_before_writing(tmp_path: Path) -> None:
 def test_a_disk_that_fills_up_leaves_the_old_state(tmp_path: Path) -> None:
     # /dev/full fails every write as a full disk does.
     with pytest.raises(NoSpaceError), new_file(tmp_path / "a") as writer:
-        with open("/dev/full", "wb", buffering=0) as full:
+        with Path("/dev/full").open("wb", buffering=0) as full:
             files.HashingWriter(full).write(b"x")
         writer.write(b"y")
     assert list(tmp_path.iterdir()) == []

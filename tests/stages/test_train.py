@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import signal
@@ -162,7 +163,7 @@ def test_schedule_and_warm_up(tiny: TinyModel, tmp_path: Path) -> None:
     request = _request(tiny, tmp_path, steps=10, warmup_steps=4, schedule=Schedule.LINEAR, min_lr_ratio=0.1)
     factors = [lr_factor(step, request) for step in range(1, 11)]
     assert factors[:4] == [0.25, 0.5, 0.75, 1.0] and factors[-1] == pytest.approx(0.1)
-    assert all(a > b for a, b in zip(factors[3:], factors[4:], strict=False))
+    assert all(a > b for a, b in itertools.pairwise(factors[3:]))
 
 
 def test_a_rate_that_explodes_stops_the_stage_without_a_file(tiny: TinyModel, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def _write_model(path: Path, config: Qwen3Config, *, tied: bool, scale_type: Ele
     for name, shape in parameter_shapes(config, tied).items():
         value = torch.randn(shape, generator=generator) * 0.05
         if len(shape) == 2 and name != EMBEDDING and not plain:
-            bundle = encode(value, ScaleRule.AMAX, {t: f for t, f in zip((101, 5, 6), ScaleFormat, strict=True)}[int(scale_type)])
+            bundle = encode(value, ScaleRule.AMAX, dict(zip((101, 5, 6), ScaleFormat, strict=True))[int(scale_type)])
             items.append((Spec(f"{name}.qdata", ElemType.UINT8, tuple(bundle.codes.shape)), lambda b=bundle: [tensor_bytes(b.codes)]))
             items.append((Spec(f"{name}.scale", scale_type, tuple(bundle.scales.shape)), lambda b=bundle: [tensor_bytes(b.scales)]))
         else:
