@@ -1,6 +1,6 @@
 # Every command of the project. `make help` lists them; the text after ## is what it shows.
 .DEFAULT_GOAL := help
-.PHONY: help setup run plan test lint validate chat ui
+.PHONY: help setup run plan test lint validate chat parity bench-generate ui chaos lock audit
 SHELL := /bin/bash
 
 PYTHON ?= python3
@@ -11,6 +11,7 @@ EXPERIMENT ?= stageG
 MODEL ?= qwen3_nano
 MODEL_DIR ?= artifacts/base/qwen3-nano
 ARGS ?=
+BENCH_PYTHON ?= $(PY)
 
 # GNU make ends with 2 for every failed recipe. Asked a question (-q) it ends with 1 for "no": that is validate's "not passed".
 # Only lines with a + run then.
@@ -30,7 +31,7 @@ else
 endif
 
 help: ## 列出指令 · this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 	@echo "ARGS 接在指令後 · is appended: make run ARGS=\"seed=7 stages.G.lr=2e-4\"   EXPERIMENT=whoami_only   TORCH_INDEX=url"
 
 setup: $(VENV)/.run-ready ## 安裝到 .venv · install into .venv (make run and make test do it themselves)
@@ -52,11 +53,33 @@ judged: $(VENV)/.run-ready
 chat: $(VENV)/.run-ready ## 和權重對話 · talk to a weight: make chat WEIGHT=path
 	@$(if $(WEIGHT),,$(error which weight? make chat WEIGHT=artifacts/weights/stageG/G-….dat))$(PY) -m stages.chat --model-dir $(MODEL_DIR) --weight "$(WEIGHT)" $(ARGS)
 
+parity: $(VENV)/.run-ready ## 兩條推論路徑是否一致 · do both inference paths agree: make parity WEIGHT=path (exit 0 yes; else the table says where not)
+	@$(if $(WEIGHT),,$(error which weight? make parity WEIGHT=artifacts/weights/stageG/G-….dat))$(PY) -m stages.parity --model-dir $(MODEL_DIR) --weight "$(WEIGHT)" $(ARGS)
+
+bench-generate: $(VENV)/.dev-ready ## 測題速度 · throughput of answering, against transformers
+	@$(PY) -m benchmarks.generate $(ARGS)
+
 ui: $(VENV)/.run-ready ## 開啟 MLflow · MLflow's page on this machine
 	$(PY) -m pipeline.tracking ui $(ARGS)
 
 test: $(VENV)/.dev-ready ## 測試 · the tests, without the slow and the GPU ones
 	$(PY) -m pytest -n 2 -m "not slow and not gpu" $(ARGS)
+
+chaos: $(VENV)/.dev-ready ## 隨機終止行程的試驗 · kill processes at random, start again, check (ARGS="--trials 100 --seed 0")
+	nice $(PY) benchmarks/chaos.py $(ARGS)
+
+lock: $(VENV)/.dev-ready ## 重做附雜湊的鎖定檔 · write requirements.lock: constraints.txt with the hashes of this platform's files
+	grep -v '^torch==' constraints.txt > $(VENV)/lock.in
+	$(PIP) install --quiet --dry-run --ignore-installed --no-deps --report $(VENV)/lock.json -r $(VENV)/lock.in
+	$(PY) .ci/lock.py $(VENV)/lock.json requirements.lock
+
+audit: $(VENV)/.dev-ready ## 已知漏洞 · known holes in the pinned packages (pip-audit, needs pypi.org)
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(VENV)/audit/bin/python -m pip_audit --disable-pip --no-deps --requirement constraints.txt
+
+bench-engine: ## 4B 引擎與同類比較（需 GPU）· the 4B engine beside its peers, on a GPU machine (BENCH_PYTHON=python3 for its own torch)
+	$(BENCH_PYTHON) -m benchmarks.engine $(ARGS)
 
 lint: $(VENV)/.dev-ready ## 風格、型別、匯入規則 · style, types, import rules
 	$(PY) -m ruff check .

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import attempt_files as files
-from pipeline import placing
+from pipeline import placing, saved_states
 from pipeline.answers import AnswerBook, AnswersFailed, Question, load_probes
 from pipeline.hashing import sha256_file
 from pipeline.interrupt import Stop
@@ -127,7 +127,10 @@ def carry_out(bench: Bench, index: int, attempt: Attempt, model: Model, base: Se
     stage = bench.settings.stages[index]
     title = f"[{index + 1}/{len(bench.settings.stages)}] {stage.name} · attempt {attempt.number}"
     bench.ledger.open_attempt(attempt)
-    job = files.write_folder(attempt, stage, model, bench.settings, bench.commands, bench.root)
+    state = saved_states.latest(bench.ledger, attempt, bench.root)
+    if state:
+        bench.progress.say(f"  goes on from {state} 從中斷處繼續")
+    job = files.write_folder(attempt, stage, model, bench.settings, bench.commands, bench.root, state)
     bench.progress.begin(title, attempt.recipe.get("steps"))
     trained = run_guarded(job, bench.settings.guard, bench.root, _watcher(bench, attempt, "train"))
     made = _made(stage, model, job, trained, bench.root)
@@ -138,6 +141,8 @@ def carry_out(bench: Bench, index: int, attempt: Attempt, model: Model, base: Se
             bench.progress.say(f"  trace: {fault}")
 
     verdict, failed = None, trained
+    if trained.exit_code == ExitCode.OK:
+        saved_states.drop(bench.ledger, attempt, bench.root)
     if trained.exit_code != ExitCode.OK:
         write_trace()
     elif stage.kind is StageKind.INIT:
@@ -152,6 +157,8 @@ def carry_out(bench: Bench, index: int, attempt: Attempt, model: Model, base: Se
             failed = error.ended
     if verdict is None and (failed.exit_code == ExitCode.INTERRUPTED or bench.stop.asked):
         _interrupt(bench, attempt)
+    if verdict is None and failed.from_outside:
+        _interrupt(bench, attempt, "killed from outside, by a person or by the kernel out of memory (dmesg) 被外部終止")
     return _settle(bench, stage, attempt, made, trained, failed, verdict, time.monotonic() - began)
 
 
@@ -202,8 +209,8 @@ def _go_on(bench: Bench, attempt: Attempt) -> None:
         _interrupt(bench, attempt)
 
 
-def _interrupt(bench: Bench, attempt: Attempt) -> None:
-    reason = f"{attempt.stage} attempt {attempt.number}: stopped by the user 使用者中斷"
+def _interrupt(bench: Bench, attempt: Attempt, why: str = "stopped by the user 使用者中斷") -> None:
+    reason = f"{attempt.stage} attempt {attempt.number}: {why}"
     bench.ledger.interrupt_attempt(attempt, reason)
     raise Interrupted(reason)
 

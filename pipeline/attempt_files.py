@@ -26,15 +26,26 @@ def again_job(stage: StageSettings, folder: str, commands: StageCommands) -> Job
     return Job(stage_job(stage, folder, commands).command, folder, AGAIN)
 
 
-def write_folder(attempt: Attempt, stage: StageSettings, model: Model, settings: Settings, commands: StageCommands, root: Path) -> Job:
-    """Makes the attempt's folder, with its request and with the request and command that repeat it by hand.
+def write_folder(
+    attempt: Attempt, stage: StageSettings, model: Model, settings: Settings, commands: StageCommands, root: Path, resume: str = ""
+) -> Job:
+    """Makes the attempt's folder, with its request and with the request and command that repeat it by hand, from the beginning.
+
+    Args:
+        attempt: as data.
+        stage: tells the kind.
+        model: the input.
+        settings: of the run.
+        commands: how stage processes are started.
+        root: what relative paths are relative to.
+        resume: the saved state that the attempt goes on from.
 
     Raises:
         FileExistsError: if the folder holds a request already.
     """
     job = stage_job(stage, attempt.folder, commands)
-    for each in (job, again_job(stage, attempt.folder, commands)):
-        write_request(each, stage_request(stage, attempt.recipe, model, each), root)
+    for each, state in ((job, resume), (again_job(stage, attempt.folder, commands), "")):
+        write_request(each, stage_request(stage, attempt.recipe, model, each, settings.guard, state), root)
     folder = root / attempt.folder
     (folder / "command.txt").write_text(attempt.command + "\n", encoding="utf-8")
     (folder / JUDGING_NAME).write_text(dump(judging(settings, stage, root)), encoding="utf-8")

@@ -126,6 +126,9 @@ def _guard(limits: GuardLimits, command: Sequence[str], options: argparse.Namesp
     try:
         trace = TraceWriter(options.trace) if options.trace else None
         kept = keeper.start(command)
+    except keeper.KeeperKilledError as error:
+        say(f"nothing was started: {error}")
+        return 128 + signal.SIGKILL
     except OSError as error:
         say(f"nothing was started: {error}")
         return ExitCode.FAILED

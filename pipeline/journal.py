@@ -163,11 +163,10 @@ class Journal:
         rows = [self._attempt_row(row) for row in self._database.all(query, content_key, State.CLOSED)]
         return (rows[0].attempt, rows[0].end) if rows and rows[0].end else None
 
-    def find_interrupted(self, content_key: str) -> Attempt | None:
-        """The latest attempt with this key that was interrupted: its folder may hold a state to go on from."""
-        query = "SELECT * FROM attempts WHERE content_key = ? AND state = ? ORDER BY closed_utc DESC LIMIT 1"
-        rows = self._database.all(query, content_key, State.INTERRUPTED)
-        return self._attempt_row(rows[0]).attempt if rows else None
+    def find_interrupted(self, content_key: str) -> list[Attempt]:
+        """The attempts with this key that were interrupted, latest first: their folders may hold a state to go on from."""
+        query = "SELECT * FROM attempts WHERE content_key = ? AND state = ? ORDER BY closed_utc DESC"
+        return [self._attempt_row(row).attempt for row in self._database.all(query, content_key, State.INTERRUPTED)]
 
     # --- what dead owners left ---
 

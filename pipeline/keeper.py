@@ -39,6 +39,10 @@ OOM_SCORE_ADJ = "500"
 """If the machine does run out of memory, the kernel takes the command before the guard, the shell or the terminal."""
 
 
+class KeeperKilledError(OSError):
+    """The keeper was killed before the command's process was there."""
+
+
 @dataclass
 class Kept:
     """A command held by its keeper, before and after it was let go."""
@@ -52,8 +56,9 @@ class Kept:
     _partial: bytes = field(default=b"", repr=False)
 
     def go(self) -> None:
-        """Lets the command start. Until now its process waits before exec."""
-        os.write(self.control, b"g")
+        """Lets the command start. Until now its process waits before exec. That the keeper is gone is for `lines` to tell."""
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self.control, b"g")
 
     def lines(self) -> list[list[str]]:
         """What the keeper wrote since the last call, as words; `[["lost"]]` if it is gone. Blocks if there is nothing yet."""
@@ -79,6 +84,7 @@ def start(command: Sequence[str]) -> Kept:
     To be called while this process has one thread, and before it installs signal handlers.
 
     Raises:
+        KeeperKilledError: if someone killed the keeper meanwhile; the kernel has ended the command's process then.
         OSError: if no process can be made.
     """
     prctl = _prctl()
@@ -95,7 +101,10 @@ def start(command: Sequence[str]) -> Kept:
     kept = Kept(keeper, 0, control_write, status_read)
     words = kept.lines()[0]
     if words[0] != "pid":
+        ended = os.waitpid(keeper, 0)[1]
         kept.close()
+        if os.WIFSIGNALED(ended):
+            raise KeeperKilledError(f"the guard's second process {keeper} was ended by signal {os.WTERMSIG(ended)}")
         raise OSError(f"the keeper could not make a process for {command[0]}")
     kept.child_pid = int(words[1])
     return kept

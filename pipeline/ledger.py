@@ -155,8 +155,8 @@ class Ledger:
                 return None
         return found
 
-    def find_interrupted(self, content_key: str) -> Attempt | None:
-        """The latest interrupted attempt of that key."""
+    def find_interrupted(self, content_key: str) -> list[Attempt]:
+        """The interrupted attempts of that key, latest first."""
         return self.journal.find_interrupted(content_key)
 
     def interrupted(self) -> list[Attempt]:
@@ -166,6 +166,10 @@ class Ledger:
     def leftover_processes(self) -> list[ProcessRow]:
         """Processes of dead runs that live on and may hold memory. They are ours by number and start time."""
         return self.journal.leftover_processes()
+
+    def has_ended(self, run_id: str) -> bool:
+        """Whether that is a run of this ledger which is over, however it ended."""
+        return any(run.run_id == run_id and run.state is not State.OPEN for run in self.journal.runs())
 
     def find_answers(self, key: str) -> str | None:
         """Answers that were recorded under that key and are still what they were."""

@@ -7,13 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.guard import GuardLimits
 from pipeline.hashing import sha256_data, sha256_file, sha256_sources
 from pipeline.process import Job, StageCommands, command_line
 from pipeline.settings import INIT_KEYS, Settings, StageKind, StageSettings
-from stages.contract import InitRequest, TrainRequest
+from stages.contract import ExternalRequest, InitRequest, TrainRequest
 from stages.contract.serial import load
 
 WEIGHT_NAME = "weight.dat"
+STATES_NAME = "checkpoints"
+"""Folder of an attempt that holds the states its training saved."""
+NEUTRAL_KEYS = ("data", "checkpoint_every", "log_every", "memory_limit_gb")
+"""Keys of a recipe that do not change what an attempt results in; data count by their content."""
+FENCE_GB, FENCE_SHARE = 0.75, 0.03
+"""How far below the guard's limit a stage's own cap lies: a CUDA context (about 0.5 GB) is in the guard's figure alone."""
 MODEL_FILES = ("config.json", "tokenizer.json")
 STAGES_PACKAGE = Path(__file__).parent.parent / "stages"
 
@@ -69,26 +76,51 @@ def content_key(stage: StageSettings, recipe: dict[str, Any], model: Model, root
             "input": model.sha256,
             "model": model_hashes(model, stage, root),
             "data": data,
-            "recipe": {key: value for key, value in recipe.items() if key != "data"},
-            "code": code,
+            "recipe": {key: value for key, value in recipe.items() if key not in NEUTRAL_KEYS},
+            "code": stage.trainer.key(root) if _is_external(stage) else code,
         }
     )
 
 
 def stage_job(stage: StageSettings, folder: str, commands: StageCommands) -> Job:
     """The process of one attempt of a stage."""
-    return Job(commands.init if stage.kind is StageKind.INIT else commands.train, folder)
+    train = commands.external if _is_external(stage) else commands.train
+    return Job(commands.init if stage.kind is StageKind.INIT else train, folder)
 
 
-def stage_request(stage: StageSettings, recipe: dict[str, Any], model: Model, job: Job) -> TrainRequest | InitRequest:
-    """The request of one attempt: its recipe, its input, and places in its own folder."""
+def _is_external(stage: StageSettings) -> bool:
+    return stage.kind is StageKind.TRAIN and stage.trainer.external
+
+
+def fence_gb(limits: GuardLimits) -> float:
+    """The cap that a stage sets itself, a little below the guard's limit: an error that names its allocation comes before the kill."""
+    limit = limits.gpu_limit_gb
+    return round(max(limit / 2, limit - max(FENCE_GB, FENCE_SHARE * limit)), 3)
+
+
+def stage_request(
+    stage: StageSettings, recipe: dict[str, Any], model: Model, job: Job, limits: GuardLimits, resume: str = ""
+) -> TrainRequest | InitRequest | ExternalRequest:
+    """The request of one attempt: its recipe, its input, and places in its own folder.
+
+    Args:
+        stage: tells the kind, and who trains.
+        recipe: the attempt's own.
+        model: the input.
+        job: whose files it names.
+        limits: of the guard around it.
+        resume: a saved state to go on from.
+    """
     places = {"events": job.path("events.jsonl"), "result": job.path("result.json")}
     if stage.kind is StageKind.INIT:
         made = job.path("model")
         places |= {"config": stage.config, "output_dir": made, "output_weight": f"{made}/{WEIGHT_NAME}"}
         return load(InitRequest, {**{key: recipe[key] for key in INIT_KEYS if key in recipe}, **places}, stage.name)
     places |= {"model_dir": model.dir, "input_weight": model.weight, "output_weight": job.path(WEIGHT_NAME)}
-    return load(TrainRequest, {**recipe, **places}, stage.name)
+    places |= {"checkpoints": job.path(STATES_NAME), "resume": resume}
+    given = {**recipe, "memory_limit_gb": recipe.get("memory_limit_gb") or fence_gb(limits)}
+    train = load(TrainRequest, {**given, **places}, stage.name)
+    return ExternalRequest(train, stage.trainer.command, stage.trainer.shell) if _is_external(stage) else train
 
 
 def attempt_folder(settings: Settings, run_id: str, index: int, stage: str, number: int) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from pipeline.guard import GuardLimits, GuardReport, guard_command
 from pipeline.interrupt import Stop
 from pipeline.tracking import child_environment
-from stages.contract import Event, ExitCode, RequestError, StageResult
+from stages.contract import WRITE_ROOT, Event, ExitCode, RequestError, StageResult
 from stages.contract.serial import dump, load, load_file
 
 POLL_SECS = 0.02
@@ -33,6 +33,7 @@ class StageCommands:
     train: tuple[str, ...] = (sys.executable, "-m", "stages.train")
     probe: tuple[str, ...] = (sys.executable, "-m", "stages.probe")
     init: tuple[str, ...] = (sys.executable, "-m", "stages.init")
+    external: tuple[str, ...] = (sys.executable, "-m", "stages.external")
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,11 @@ class Ended:
     """Of the process; an empty one if it did not live to write it."""
     report: GuardReport | None
     seconds: float
+
+    @property
+    def from_outside(self) -> bool:
+        """Whether the guard or the process was killed, and not by the guard: by a person, or by the kernel out of memory."""
+        return self.exit_code == 128 + signal.SIGKILL
 
 
 @dataclass
@@ -114,7 +120,7 @@ def _short(word: str, root: Path) -> str:
 def run_guarded(job: Job, limits: GuardLimits, root: Path, watcher: Watcher) -> Ended:
     """Runs a job, whose request is written, to its end.
 
-    The first stop request is passed to the guard as SIGINT, which lets the stage finish its step; the second makes it kill at
+    The first stop request is passed to the guard as SIGINT, which lets the stage finish its step; the second, SIGTERM, makes it kill at
     once; a third kills the guard, whose second process then ends the rest.
 
     Args:
@@ -127,10 +133,11 @@ def run_guarded(job: Job, limits: GuardLimits, root: Path, watcher: Watcher) -> 
     place = {name: root / job.path(name) for name in ("events.jsonl", "trace.csv", "guard.json", "result.json")}
     words = guard_command(limits, job.arguments(), place["trace.csv"], place["guard.json"])
     tail = EventTail(place["events.jsonl"])
+    environment = {**child_environment(), WRITE_ROOT: str((root / job.folder).resolve())}
     with (root / job.path("stdout.log")).open("ab") as out, (root / job.path("stderr.log")).open("ab") as err:
         # A session of its own: a Ctrl-C in the terminal must reach the guard once, through here.
         process = subprocess.Popen(
-            words, cwd=root, env=child_environment(), stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+            words, cwd=root, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
         )
     try:
         watcher.on_start(process.pid)
@@ -162,8 +169,9 @@ def _follow(process: subprocess.Popen[bytes], tail: EventTail, trace: Path, watc
             if (mib := last_memory(trace)) is not None:
                 watcher.on_memory(mib)
         if watcher.stop.asked > sent:
-            sent = watcher.stop.asked
-            process.send_signal(signal.SIGKILL if sent > 2 else signal.SIGINT)
+            # One at a time, and of different kinds: two of a kind that wait to be handled are one to the kernel.
+            sent += 1
+            process.send_signal((signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[min(sent, 3) - 1])
 
 
 def last_memory(trace: Path) -> float | None:

@@ -100,8 +100,9 @@ class Runner:
             try:
                 last = self._stage(index, model)
             except AnswersFailed as error:
-                if self._bench.stop.asked:
-                    raise Interrupted("stopped by the user while the base weight was asked 使用者中斷") from error
+                if self._bench.stop.asked or error.ended.from_outside:
+                    who = "stopped by the user" if self._bench.stop.asked else "killed from outside"
+                    raise Interrupted(f"{who} while the base weight was asked 中斷") from error
                 return self._failed(Outcome.BROKEN, str(error), error.ended.exit_code)
             if last.model is None:
                 return self._failed(last.end.outcome, self._why, last.end.exit_code)

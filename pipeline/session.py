@@ -12,11 +12,12 @@ from pipeline.devlog import DevLogError
 from pipeline.interrupt import Stop
 from pipeline.journal_db import JournalError
 from pipeline.ledger import Ledger
-from pipeline.lock import FolderLock, LockHeldError, is_alive
+from pipeline.lock import FolderLock, LockHeldError, is_alive, process_identity
 from pipeline.process import StageCommands
 from pipeline.progress import Progress
 from pipeline.runner import Runner, RunResult
 from pipeline.settings import Settings
+from stages.contract import WRITE_ROOT
 
 LEFTOVER_SECS = 20.0
 
@@ -39,8 +40,8 @@ def run(settings: Settings, root: Path, command: str, settings_yaml: str, comman
         SessionError: if another run holds the folder, or the record cannot be kept.
     """
     artifacts = root / settings.artifacts
-    artifacts.mkdir(parents=True, exist_ok=True)
     try:
+        artifacts.mkdir(parents=True, exist_ok=True)
         with (
             FolderLock(artifacts, command),
             Ledger(root, settings.tracking, artifacts) as ledger,
@@ -48,9 +49,13 @@ def run(settings: Settings, root: Path, command: str, settings_yaml: str, comman
             Progress() as progress,
         ):
             end_leftovers(ledger, progress)
+            end_strays(ledger, artifacts, progress)
             return Runner(settings, root, ledger, progress, stop, commands or StageCommands(), command).run(settings_yaml)
     except (LockHeldError, JournalError, DevLogError) as error:
         raise SessionError(str(error)) from error
+    except OSError as error:
+        remedy = "make it a folder that can be written to, with space left, or set artifacts="
+        raise SessionError(f"{error.filename or artifacts}: {error.strerror or error}: {remedy}") from error
 
 
 def end_leftovers(ledger: Ledger, progress: Progress) -> None:
@@ -70,3 +75,33 @@ def end_leftovers(ledger: Ledger, progress: Progress) -> None:
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGTERM)
             time.sleep(0.2)
+
+
+def end_strays(ledger: Ledger, artifacts: Path, progress: Progress) -> None:
+    """Ends processes of dead runs that lost even their guard and its keeper, at once.
+
+    Ours are those whose environment names the folder of a run (see `stages.contract.WRITE_ROOT`) that the journal has as ended:
+    nobody else in this folder is touched, such as a `pipeline.validate` under way. Linux only: elsewhere there is no such list.
+    """
+    runs = (artifacts / "runs").resolve()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        pid = int(path.parent.name)
+        identity, folder = process_identity(pid), _write_root(path)
+        if not folder or not folder.is_relative_to(runs) or folder == runs:
+            continue
+        run_id = folder.relative_to(runs).parts[0]
+        if identity and ledger.has_ended(run_id) and is_alive(pid, identity):
+            progress.say(f"left over from {run_id} 先前遺留: process {pid} without a guard, killed now")
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _write_root(environ: Path) -> Path | None:
+    """The folder that a process may write to; None if it is no stage, gone, or another user's."""
+    try:
+        words = environ.read_bytes().split(b"\0")
+    except OSError:
+        return None
+    mark = f"{WRITE_ROOT}=".encode()
+    found = next((word for word in words if word.startswith(mark)), b"")
+    return Path(os.fsdecode(found.removeprefix(mark))) if found else None

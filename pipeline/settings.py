@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -10,13 +10,14 @@ from pipeline.guard import GuardLimits
 from pipeline.judge import Thresholds
 from pipeline.ladder import LadderSettings
 from pipeline.tracking import TrackingSettings
+from pipeline.trainer import TrainerSettings
 from stages.contract import DataSource, Template, TrainRequest
 
-PATH_KEYS = ("model_dir", "input_weight", "output_weight", "events", "result")
+PATH_KEYS = ("model_dir", "input_weight", "output_weight", "events", "result", "checkpoints", "resume")
 """Keys of a `TrainRequest` that belong to one attempt and are no recipe."""
 RECIPE_KEYS = tuple(f.name for f in fields(TrainRequest) if f.name not in PATH_KEYS)
 INIT_KEYS = ("data", "seed", "scale_rule")
-STAGE_KEYS = ("kind", "config", "probes", "ladder")
+STAGE_KEYS = ("kind", "config", "probes", "ladder", "trainer")
 """What a stage may hold beside recipe keys."""
 
 
@@ -77,6 +78,7 @@ class StageSettings:
     ladder: LadderSettings
     config: str = ""
     """`INIT` only: the `config.json` of the model to make."""
+    trainer: TrainerSettings = field(default_factory=TrainerSettings)
 
     @property
     def data(self) -> list[DataSource]:

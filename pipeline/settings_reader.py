@@ -31,6 +31,7 @@ from pipeline.settings import (
     StageSettings,
 )
 from pipeline.tracking import TrackingSettings
+from pipeline.trainer import TrainerSettings, usable
 from stages.contract import InitRequest, RequestError, Template, TrainRequest
 from stages.contract.serial import load
 
@@ -70,7 +71,7 @@ def read(raw: Mapping[str, Any]) -> tuple[Settings | None, list[str]]:
         with faults have stand-ins in some places: they serve for looking further, at files, and not for running.
     """
     faults = _Faults()
-    known = {f.name for f in fields(Settings)} | {"train", "probes", "ladder"}
+    known = {f.name for f in fields(Settings)} | {"train", "probes", "ladder", "trainer"}
     faults.found += [f"{key}: unknown key{nearest(key, known)}" for key in raw if key not in known]
     faults.found += [f"{key}: missing: conf/config.yaml sets it" for key in sorted(known - set(raw))]
     for key, kind in _TOP.items():
@@ -152,7 +153,10 @@ def _stage(name: str, own: Any, raw: Mapping[str, Any], faults: _Faults, shared:
     recipe["data"] = [source for source in recipe["data"] if _is_source(source)]
     faults.say(f"{key}.probes", probes.check())
     faults.say(f"{key}.ladder", ladder.check(recipe) if kind == StageKind.TRAIN else [])
-    return StageSettings(name, StageKind(kind), recipe, probes, ladder, config if isinstance(config, str) else "")
+    trainer = faults.part(TrainerSettings, _laid_over(raw, own, "trainer"), f"{key}.trainer", TrainerSettings())
+    faults.say(f"{key}.trainer", trainer.check())
+    config = config if isinstance(config, str) else ""
+    return StageSettings(name, StageKind(kind), recipe, probes, usable(ladder, trainer), config, trainer)
 
 
 def _recipe_faults(cls: type[TrainRequest] | type[InitRequest], recipe: Mapping[str, Any], places: Mapping[str, str]) -> list[str]:

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = ExitCode.INTERRUPTED if stop.asked else error.ended.exit_code
             return code if code in (ExitCode.BAD_INPUT, ExitCode.INTERRUPTED) else ExitCode.FAILED
     probe_table.write(verdict, sys.stdout, limit=options.limit)
-    sys.stdout.write(f"files 檔案: {folder}\n")
+    sys.stdout.write(f"path 路徑: {options.path}\nfiles 檔案: {folder}\n")
     return ExitCode.OK if verdict.outcome is Outcome.PASSED else ExitCode.FAILED
 
 
@@ -84,7 +84,7 @@ def validate(
     book = AnswerBook(root, settings.artifacts, settings.guard, commands, code_key())
     found = {}
     for name, file in (("base-answers", settings.model.weight), ("answers", weight)):
-        progress.begin(f"{file} · probes")
+        progress.begin(f"{file} · probes · {path.value}")
         model = Model(settings.model.dir, file, sha256_file(root / file))
         found[name] = book.ask(Question(model, settings.probes, settings.recipe, path), folder, name, watcher)
     probes = load_probes(settings.probes.files, root)

@@ -11,15 +11,18 @@ import math
 import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from stages.files import Buffer, new_file
 
 _MAX_NDIM = 64
+_SHARE = 1 << 22  # bytes that one thread reads at a time
 _MIN_ENTRY_BYTES = 3  # key length, element type and ndim take a byte each at least
 
 
@@ -154,19 +157,45 @@ class DatFile:
             first, last, _ = rows.indices(shape[0])
             start = first * (entry.nbytes // shape[0]) if shape[0] else 0
             shape = (max(0, last - first), *shape[1:])
-        out = torch.empty(shape, dtype=TORCH_DTYPES[entry.elem_type])
+        out = _empty(shape, TORCH_DTYPES[entry.elem_type])
         if out.numel():
             # Reading straight into the tensor: the map would fault page by page, and payloads are not aligned.
             self._read_into(_bytes_of(out), entry.offset + start, name)
         return out
 
+    def pieces(self, name: str, size: int = 1 << 22) -> Iterator[memoryview]:
+        """The payload of `name` in pieces of one buffer, each valid until the next is asked for. Memory: `size` bytes."""
+        entry = self.entries[name]
+        buffer = memoryview(bytearray(min(size, entry.nbytes)))
+        for start in range(0, entry.nbytes, size):
+            piece = buffer[: min(size, entry.nbytes - start)]
+            self._read(piece, entry.offset + start, name)
+            yield piece
+
     def _read_into(self, view: memoryview, offset: int, name: str) -> None:
+        if len(view) < 2 * _SHARE:
+            self._read(view, offset, name)
+            return
+        # Memory that is new must be cleared by the system before it is filled: that is most of the work, and threads share it.
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+            for done in [pool.submit(self._read, view[at : at + _SHARE], offset + at, name) for at in range(0, len(view), _SHARE)]:
+                done.result()
+
+    def _read(self, view: memoryview, offset: int, name: str) -> None:
         done = 0
         while done < len(view):
             count = os.preadv(self._file.fileno(), [view[done : done + (1 << 30)]], offset + done)
             if count == 0:
                 raise DatError(self.path, offset + done, f"entry {name!r}", "the file became shorter while it was read")
             done += count
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Uninitialized memory. Large arrays of numpy lie on huge pages where the system has them: 512 times fewer page faults."""
+    count = math.prod(shape) * dtype.itemsize
+    if count < _SHARE:
+        return torch.empty(shape, dtype=dtype)
+    return torch.from_numpy(np.empty(count, dtype=np.uint8)).view(dtype).view(shape)
 
 
 class _Cursor:
@@ -306,13 +335,12 @@ def rewrite(source: DatFile, path: Path, replaced: Mapping[str, Payload]) -> Wri
         raise KeyError(f"{source.path}: has no entry {', '.join(unknown)}")
 
     def copy(name: str) -> Payload:
-        return lambda: _pieces(source.raw(name))
+        return lambda: source.pieces(name)
 
     return write_dat(path, [(entry, replaced.get(name) or copy(name)) for name, entry in source.entries.items()])
 
 
-def _pieces(view: memoryview, size: int = 1 << 24) -> Iterator[memoryview]:
-    with view:
-        for start in range(0, len(view), size):
-            with view[start : start + size] as piece:
-                yield piece
+if __name__ == "__main__":
+    from stages.dat_cli import main  # imports this module
+
+    raise SystemExit(main())

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""The disk, the user's share of it, or the largest file allowed."""
 Buffer = bytes | bytearray | memoryview
 
 
@@ -84,16 +86,17 @@ def new_file(path: Path, needed: int = 0) -> Iterator[HashingWriter]:
             yield writer
             file.flush()
             os.fsync(file.fileno())
-        _publish(aside, path)
+        publish(aside, path)
     except OSError as error:
-        if error.errno == errno.ENOSPC and not isinstance(error, NoSpaceError):
+        if error.errno in _FULL and not isinstance(error, NoSpaceError):
             raise NoSpaceError(path, needed, shutil.disk_usage(path.parent).free) from error
         raise
     finally:
         aside.unlink(missing_ok=True)
 
 
-def _publish(aside: Path, path: Path) -> None:
+def publish(aside: Path, path: Path) -> None:
+    """Gives a whole, synced file its name. Raises OutputExistsError if that is taken. `aside` may stay, and is the caller's to remove."""
     # A link fails where the name is taken; a rename would overwrite. File systems without links get the rename.
     try:
         os.link(aside, path)

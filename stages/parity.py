@@ -1,71 +1,77 @@
-"""Do the training forward and the file's own inference agree? Asked before every training, of the first token after a prompt."""
+"""The parity command: `python -m stages.parity --model-dir DIR --weight FILE` shows whether the two inference paths agree, and where not.
+
+Exit code: 0 they agree, 4 they do not, 2 bad input.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import argparse
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
 
-import torch
-from torch.nn import functional as F
-
-from stages.dat import DatFile
-from stages.nvfp4.linear import Linear
-from stages.qwen3.model import Layer, Qwen3, RMSNorm, rotary_table
-from stages.qwen3.weights import EMBEDDING, HEAD, Layout, stored_values
-
-TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
-"""Largest difference of logits over the largest logit, by compute dtype: rounding of sums in another order stays well below."""
-
-
-@dataclass(frozen=True)
-class Parity:
-    """How far two forwards are apart."""
-
-    difference: float
-    """Largest difference of two logits, over the largest logit."""
-    tolerance: float
-    same_token: bool
-
-    @property
-    def agrees(self) -> bool:
-        """True within the tolerance; NaN never is."""
-        return self.difference <= self.tolerance
+from stages import parity_table
+from stages.contract import ComputeDtype, ExitCode, InferencePath, ScaleRule, Template
+from stages.dat import DatError, DatFile
+from stages.files import require_new, write_new_text
+from stages.parity_check import check_parity
+from stages.process import StageError, pick_device
+from stages.qwen3.config import ConfigError, read_config
+from stages.qwen3.template import load_tokenizer
+from stages.qwen3.weights import WeightError, load_model
 
 
-@torch.no_grad()
-def bridge_logits(dat: DatFile, layout: Layout, model: Qwen3, ids: torch.Tensor) -> torch.Tensor:
-    """Last-position logits [batch, vocab] from the stored weights, one layer's in memory at a time. No master and no NVFP4 encoder.
-
-    Args:
-        model: Gives config, dtype and device; its weights are not used.
-    """
-    device, dtype = ids.device, model.compute_dtype
-    x = F.embedding(ids, stored_values(dat, layout, EMBEDDING, dtype, device))
-    positions = torch.arange(ids.shape[1], device=device).expand(ids.shape)
-    table = rotary_table(model.config, positions, dtype)
-    for index in range(model.config.num_hidden_layers):
-        x = _stored_layer(dat, layout, model, index, device)(x, table, None, None)
-    norm = RMSNorm(model.config.hidden_size, model.config.rms_norm_eps).to(device)
-    norm.weight.copy_(stored_values(dat, layout, "model.norm.weight", dtype, device))
-    head = stored_values(dat, layout, EMBEDDING if layout.tied else HEAD, dtype, device)
-    return F.linear(norm(x)[:, -1], head).float()
+def _tolerance(text: str) -> float:
+    value = float(text)
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"{text}: a finite number, 0 or more, is needed")
+    return value
 
 
-def _stored_layer(dat: DatFile, layout: Layout, model: Qwen3, index: int, device: torch.device) -> torch.nn.Module:
-    with torch.device("meta"):
-        layer = Layer(model.config)
-    for name in dict(layer.named_parameters()):
-        values = stored_values(dat, layout, f"model.layers.{index}.{name}", model.compute_dtype, device)
-        owner = layer.get_submodule(name.rpartition(".")[0])
-        assert isinstance(owner, (Linear, RMSNorm))
-        owner.weight = torch.nn.Parameter(values, requires_grad=False)
-    return layer
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m stages.parity",
+        description="Compares the file's own inference (bridge) with the training forward (fp2).",
+        epilog="Exit code: 0 they agree, 4 they do not, 2 bad input.",
+    )
+    parser.add_argument("--model-dir", type=Path, required=True, help="folder with config.json and tokenizer.json")
+    parser.add_argument("--weight", type=Path, required=True, help="the .dat file")
+    parser.add_argument("--prompt", default="談談UFO", help="what is asked (default 談談UFO)")
+    parser.add_argument("--tolerance", type=_tolerance, help="largest difference of logits over the largest logit (default: by dtype)")
+    parser.add_argument("--scale-rule", type=ScaleRule, choices=list(ScaleRule), default=ScaleRule.SEARCH, help="of the training forward")
+    parser.add_argument("--template", type=Template, choices=list(Template), default=Template.QWEN)
+    parser.add_argument("--compute-dtype", type=ComputeDtype, choices=list(ComputeDtype), default=ComputeDtype.AUTO)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--json", type=Path, help="also write it here; must not exist")
+    return parser
 
 
-@torch.no_grad()
-def check_parity(dat: DatFile, layout: Layout, model: Qwen3, prompt: list[int]) -> Parity:
-    """Compares `model`, which is about to train, with the file it was loaded from."""
-    ids = torch.tensor([prompt], device=model.model.embed_tokens.weight.device)
-    trained = model.head(model.hidden(ids)[:, -1]).float()
-    stored = bridge_logits(dat, layout, model, ids)
-    difference = ((trained - stored).abs().max() / stored.abs().max()).item()
-    return Parity(difference, TOLERANCE[model.compute_dtype], bool(trained.argmax() == stored.argmax()))
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    options = _parser().parse_args(argv)
+    try:
+        if options.json:
+            require_new(options.json)
+        device = pick_device(options.device)
+        config = read_config(options.model_dir / "config.json")
+        tokenizer = load_tokenizer(options.model_dir, config, options.template)
+        prompt = tokenizer.prompt_ids(options.prompt)
+        with DatFile(options.weight) as dat:
+            model, layout = load_model(
+                dat, config, path=InferencePath.FP2, rule=options.scale_rule, compute_dtype=options.compute_dtype, device=device
+            )
+            parity = check_parity(dat, layout, model, prompt)
+        if options.tolerance is not None:
+            parity = replace(parity, tolerance=options.tolerance)
+        sys.stdout.write(parity_table.text(parity, options.prompt, tokenizer))
+        if options.json:
+            write_new_text(options.json, parity_table.as_json(parity, options.prompt, tokenizer))
+    except (DatError, ConfigError, WeightError, StageError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return ExitCode.BAD_INPUT
+    return ExitCode.OK if parity.agrees else ExitCode.DISAGREE
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -7,12 +7,12 @@ import sys
 import time
 from pathlib import Path
 
-from stages.contract import Answer, InferencePath, Phase, ProbeRequest, StageResult, read_probes
+from stages.contract import Answer, ExitCode, InferencePath, Phase, Probe, ProbeRequest, StageResult, read_probes
 from stages.contract.rows import RowFileError
 from stages.contract.serial import to_jsonable
 from stages.dat import DatFile
 from stages.files import require_new, write_new_text
-from stages.process import Reporter, make_deterministic, pick_device, run_process, versions
+from stages.process import Reporter, StageError, make_deterministic, pick_device, run_process, versions
 from stages.qwen3.config import read_config
 from stages.qwen3.generate import Decoding, answer_all
 from stages.qwen3.template import load_tokenizer
@@ -47,6 +47,7 @@ def probe(request: ProbeRequest) -> StageResult:
     reporter.phase(Phase.MODEL_LOADED)
     started = time.perf_counter()
     prompts = [tokenizer.prompt_ids(p.prompt) for p in probes]
+    _require_room(probes, prompts, config.max_position_embeddings)
     done = 0
 
     def progress(more: int) -> None:
@@ -75,8 +76,15 @@ def probe(request: ProbeRequest) -> StageResult:
     return StageResult(0, output=request.answers, figures=figures, notes=reporter.notes, versions=versions())
 
 
-def _read_all(paths: list[Path]) -> list:
-    probes, faults = [], []
+def _require_room(probes: list[Probe], prompts: list[list[int]], context: int) -> None:
+    long = [f"{p.file}:{p.line}: {len(ids)} tokens" for p, ids in zip(probes, prompts, strict=True) if len(ids) >= context]
+    if long:
+        raise StageError(ExitCode.BAD_INPUT, f"{'; '.join(long)}: leave no room in the model's context of {context}: shorten them")
+
+
+def _read_all(paths: list[Path]) -> list[Probe]:
+    probes: list[Probe] = []
+    faults: list[str] = []
     for path in paths:
         try:
             probes += read_probes(path)

@@ -9,26 +9,32 @@ import platform
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
-from stages.contract import Event, EventKind, ExitCode, Phase, RequestError, RowFileError, StageResult
+from stages.contract import WRITE_ROOT, Event, EventKind, ExitCode, Phase, RequestError, RowFileError, StageResult
 from stages.contract.serial import dump, load_file
 from stages.dat import DatError
+from stages.fence import failed_allocation
 from stages.files import NoSpaceError, OutputExistsError, require_new, write_new_text
 from stages.qwen3.config import ConfigError
 from stages.qwen3.weights import WeightError
+
+WRITTEN_KEYS = ("events", "result", "output_weight", "output_dir", "answers", "checkpoints")
+"""Keys of all requests that name what a stage writes."""
 
 
 class StageError(Exception):
     """A stage that cannot go on, with the exit code that says why."""
 
-    def __init__(self, code: ExitCode, text: str) -> None:
+    def __init__(self, code: ExitCode, text: str, details: dict[str, Any] | None = None) -> None:
         self.code = code
+        self.details = details or {}
         super().__init__(text)
 
 
@@ -53,16 +59,19 @@ class Reporter:
         self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self.device = device
         self.notes: list[str] = []
+        self.last_phase, self.last_step = "", 0
 
     def _write(self, event: Event) -> None:
         os.write(self._handle, event.line().encode("utf-8"))
 
     def phase(self, phase: Phase) -> None:
         """Marks a phase, with this process's memory at that moment."""
+        self.last_phase = phase
         self._write(Event(now_utc(), EventKind.PHASE, phase=phase, values={"device_mib": device_mib(self.device)}))
 
     def step(self, step: int, total: int, values: dict[str, float]) -> None:
         """Reports a training step."""
+        self.last_step = step
         self._write(Event(now_utc(), EventKind.STEP, step=step, total=total, values=values))
 
     def progress(self, done: int, total: int, text: str) -> None:
@@ -123,6 +132,24 @@ def make_deterministic(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
+@contextmanager
+def over_limit_told(reporter: Reporter) -> Iterator[None]:
+    """Turns a failed allocation inside the block into `OVER_LIMIT`, with its size and the phase in which it failed."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        size = failed_allocation(error)
+        if size is None:
+            raise
+        phase, step, held = reporter.last_phase, reporter.last_step, device_mib(reporter.device)
+        text = (
+            f"out of memory after phase {phase}, {step} step(s) done: an allocation of {size / 2**20:.1f} MiB failed, {held:.0f} MiB held"
+        )
+        remedy = "lower batch_size or seq_len, set gradient_checkpointing, or raise the guard's limit"
+        details = {"allocation_bytes": size, "phase": phase, "steps_done": step, "held_mib": held}
+        raise StageError(ExitCode.OVER_LIMIT, f"{text}: {remedy}", details) from error
+
+
 class StopFlag:
     """Set by SIGTERM or SIGINT: the stage then stops after its step. A second signal ends the process at once."""
 
@@ -148,6 +175,15 @@ def versions() -> dict[str, str]:
     return found
 
 
+def outside_faults(request: object, root: str) -> list[str]:
+    """Every path of a request that would write outside of a folder, each as `key: path: remedy`. Links are followed."""
+    inside = Path(root).resolve()
+    parts = [request, getattr(request, "train", None)]
+    paths = {key: getattr(part, key, "") for part in parts for key in WRITTEN_KEYS if getattr(part, key, "")}
+    wrong = [(key, path) for key, path in paths.items() if not Path(path).resolve().is_relative_to(inside)]
+    return [f"{key}: {path}: lies outside of {inside}, where alone this process may write: choose a place in it" for key, path in wrong]
+
+
 _BAD_INPUT = (RequestError, RowFileError, DatError, ConfigError, WeightError, OutputExistsError, FileNotFoundError, PermissionError)
 
 
@@ -158,13 +194,14 @@ def _failure(error: BaseException) -> StageResult:
         code, text = ExitCode.BAD_INPUT, str(error)
     elif isinstance(error, NoSpaceError):
         code, text = ExitCode.NO_SPACE, str(error)
-    elif isinstance(error, torch.OutOfMemoryError):
-        code, text = ExitCode.OVER_LIMIT, str(error).splitlines()[0]
+    elif (size := failed_allocation(error)) is not None:
+        code, text = ExitCode.OVER_LIMIT, f"out of memory: an allocation of {size / 2**20:.1f} MiB failed: lower batch_size"
     elif isinstance(error, KeyboardInterrupt):
         code, text = ExitCode.INTERRUPTED, "interrupted"
     else:
         code, text = ExitCode.FAILED, "".join(traceback.format_exception(error))
-    return StageResult(int(code), error=text, versions=versions())
+    details = error.details if isinstance(error, StageError) else {}
+    return StageResult(int(code), error=text, versions=versions(), details=details)
 
 
 def run_process(kind: type[R], work: Callable[[R], StageResult], argv: list[str], what: str) -> int:
@@ -187,6 +224,8 @@ def run_process(kind: type[R], work: Callable[[R], StageResult], argv: list[str]
         result_path = Path(request.result)
         require_new(result_path)
         faults = request.check()
+        if root := os.environ.get(WRITE_ROOT):
+            faults += outside_faults(request, root)
         if faults:
             raise RequestError(str(arguments.request), faults)
     except (RequestError, OutputExistsError) as error:

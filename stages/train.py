@@ -12,17 +12,20 @@ from pathlib import Path
 
 import torch
 
+from stages import parity_table
 from stages.batches import encode_rows
+from stages.checkpoint import Checkpoints
 from stages.contract import ExitCode, InferencePath, Phase, StageResult, TrainRequest
 from stages.dat import DatFile
+from stages.fence import cap_memory
 from stages.files import require_new, require_space
 from stages.loop import Trained, Trainer, trainable_names
 from stages.optim.schedule import unmatched_groups
-from stages.parity import check_parity
-from stages.process import Reporter, StageError, StopFlag, make_deterministic, pick_device, run_process, versions
+from stages.parity_check import check_parity
+from stages.process import Reporter, StageError, StopFlag, make_deterministic, over_limit_told, pick_device, run_process, versions
 from stages.qwen3.config import read_config
 from stages.qwen3.model import Qwen3
-from stages.qwen3.template import load_tokenizer
+from stages.qwen3.template import ChatTokenizer, load_tokenizer
 from stages.qwen3.weights import Layout, export, load_model
 
 _PARITY_PROMPT = "談談UFO"
@@ -37,8 +40,13 @@ def train(request: TrainRequest) -> StageResult:
     clock = {"start": time.perf_counter()}
     device = pick_device(request.device)
     make_deterministic(request.threads)
-    _cap_memory(request, device)
+    cap_memory(request.memory_limit_gb, device)
     reporter = Reporter(Path(request.events), device)
+    with over_limit_told(reporter):
+        return _train(request, device, reporter, clock)
+
+
+def _train(request: TrainRequest, device: torch.device, reporter: Reporter, clock: dict[str, float]) -> StageResult:
     stop = StopFlag()
     reporter.phase(Phase.START)
     if request.stop_after and request.stop_after not in list(Phase):
@@ -57,11 +65,11 @@ def train(request: TrainRequest) -> StageResult:
         names = trainable_names(model, request.train_last_layers)
         _check_names(names, layout, request)
         reporter.phase(Phase.MODEL_LOADED)
-        _require_parity(dat, layout, model, tokenizer.prompt_ids(_PARITY_PROMPT), reporter)
+        _require_parity(dat, layout, model, tokenizer, Path(request.result), reporter)
         clock["loaded"] = time.perf_counter()
-        trained = Trained()
+        trained, checkpoints = Trained(), Checkpoints(request, rows, reporter)
         if request.steps and request.stop_after not in (Phase.START, Phase.MODEL_LOADED):
-            trained = Trainer(model, names, rows, request, reporter).run(stop)
+            trained = Trainer(model, names, rows, request, reporter, checkpoints).run(stop)
         clock["trained"] = time.perf_counter()
         figures = trained.figures | _counts(model, names, layout)
         if device.type == "cuda":
@@ -71,6 +79,7 @@ def train(request: TrainRequest) -> StageResult:
         parameters = dict(model.named_parameters())
         written = export(dat, layout, {n: parameters[n].detach() for n in names}, request.scale_rule, output)
         reporter.phase(Phase.EXPORTED)
+        checkpoints.discard()
     clock["exported"] = time.perf_counter()
     marks = list(clock)
     figures |= {f"seconds_{b}": clock[b] - clock[a] for a, b in itertools.pairwise(marks)}
@@ -84,12 +93,6 @@ def train(request: TrainRequest) -> StageResult:
         notes=reporter.notes,
         versions=versions(),
     )
-
-
-def _cap_memory(request: TrainRequest, device: torch.device) -> None:
-    if request.memory_limit_gb and device.type == "cuda":
-        total = torch.cuda.get_device_properties(device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, request.memory_limit_gb * 2**30 / total), device)
 
 
 def _check_names(names: list[str], layout: Layout, request: TrainRequest) -> None:
@@ -106,12 +109,12 @@ def _check_names(names: list[str], layout: Layout, request: TrainRequest) -> Non
         raise StageError(ExitCode.BAD_INPUT, f"lr_groups: {', '.join(idle)}: no trained parameter begins so; there are {known}")
 
 
-def _require_parity(dat: DatFile, layout: Layout, model: Qwen3, prompt: list[int], reporter: Reporter) -> None:
-    parity = check_parity(dat, layout, model, prompt)
-    text = f"parity on {_PARITY_PROMPT!r}: logits differ by {parity.difference:.2e} of the largest (tolerance {parity.tolerance:.0e})"
+def _require_parity(dat: DatFile, layout: Layout, model: Qwen3, tokenizer: ChatTokenizer, result: Path, reporter: Reporter) -> None:
+    parity = check_parity(dat, layout, model, tokenizer.prompt_ids(_PARITY_PROMPT))
+    parity_table.keep(parity, _PARITY_PROMPT, tokenizer, result)
+    text = f"parity on {_PARITY_PROMPT!r}: {parity_table.word(parity)}"
     if not parity.agrees:
-        remedy = "the training forward is not the file's inference"
-        raise StageError(ExitCode.DISAGREE, f"{text}: {remedy}")
+        raise StageError(ExitCode.DISAGREE, f"{text}: the training forward is not the file's inference")
     reporter.note(text)
 
 

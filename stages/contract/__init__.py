@@ -6,8 +6,10 @@ Imports neither torch nor hydra, so that `pipeline` may import it and start in w
 
 from stages.contract.events import Answer, Event, EventKind, ExitCode, Finish, Phase, StageResult
 from stages.contract.requests import (
+    WRITE_ROOT,
     ComputeDtype,
     DataSource,
+    ExternalRequest,
     InferencePath,
     InitRequest,
     LossKind,
@@ -25,6 +27,7 @@ from stages.contract.rows import Expectation, Probe, ProbeKind, Row, RowFileErro
 from stages.contract.serial import RequestError
 
 __all__ = [
+    "WRITE_ROOT",
     "Answer",
     "ComputeDtype",
     "DataSource",
@@ -32,6 +35,7 @@ __all__ = [
     "EventKind",
     "ExitCode",
     "Expectation",
+    "ExternalRequest",
     "Finish",
     "InferencePath",
     "InitRequest",

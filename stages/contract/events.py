@@ -74,6 +74,8 @@ class Finish(StrEnum):
     END_OF_TURN = "end_of_turn"
     LENGTH = "length"
     NON_FINITE = "non_finite"
+    INTERRUPTED = "interrupted"
+    """By the user, in a chat."""
 
 
 @dataclass(frozen=True)

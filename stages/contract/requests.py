@@ -10,6 +10,12 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from stages.contract.command import template_faults
+
+WRITE_ROOT = "STAGES_WRITE_ROOT"
+"""Environment variable: the folder outside of which a stage refuses to write. Set by whoever starts it; not part of the request, which
+may come from elsewhere. It also marks every process of an attempt as such."""
+
 
 class ComputeDtype(StrEnum):
     """The dtype of activations and matrix products. Masters are BF16 whatever is chosen here.
@@ -157,6 +163,12 @@ class TrainRequest:
     stop_after: str = ""
     """A phase name (see `Phase`): stop there and report, without an export."""
     log_every: int = 1
+    checkpoint_every: int = 0
+    """Steps between saved states, so that a stage that was ended can go on; 0: none. Changes no result."""
+    checkpoints: str = ""
+    """Folder that receives the saved states; they are removed once the weight is exported."""
+    resume: str = ""
+    """A saved state to go on from; empty: from the input weight."""
 
     def check(self) -> list[str]:
         """All impossible numbers of this request, each as `key: value: remedy`."""
@@ -167,7 +179,7 @@ class TrainRequest:
         for key in ("batch_size", "grad_accum", "seq_len", "step_chunk_rows", "log_every"):
             if getattr(self, key) < 1:
                 faults.append(f"{key}: {getattr(self, key)}: must be 1 or more")
-        for key in ("steps", "warmup_steps", "train_last_layers", "threads", "seed"):
+        for key in ("steps", "warmup_steps", "train_last_layers", "threads", "seed", "checkpoint_every"):
             if getattr(self, key) < 0:
                 faults.append(f"{key}: {getattr(self, key)}: must be 0 or more")
         for key in ("lr", "weight_decay", "clip_norm", "memory_limit_gb"):
@@ -188,9 +200,36 @@ class TrainRequest:
                 faults.append(f"lr_groups.{name}: {factor}: must be a finite factor, 0 or more")
         if self.warmup_steps > self.steps > 0:
             faults.append(f"warmup_steps: {self.warmup_steps}: more than steps ({self.steps}); the full rate is never reached")
+        if self.checkpoint_every > 0 and not self.checkpoints:
+            faults.append(f"checkpoint_every: {self.checkpoint_every}: needs checkpoints: name a folder for the saved states")
         if self.output_weight == self.input_weight:
             faults.append(f"output_weight: {self.output_weight}: is the input weight; nothing is ever overwritten")
         return faults
+
+
+@dataclass(frozen=True)
+class ExternalRequest:
+    """One attempt of one stage by another program. What it is given and where its weight goes stands in `train`."""
+
+    train: TrainRequest
+    command: str
+    """Template of the command; see `stages.contract.command`."""
+    shell: bool = False
+    """Hand the command to `/bin/sh`; else it is an argument list that no shell sees."""
+
+    @property
+    def events(self) -> str:
+        """Of `train`."""
+        return self.train.events
+
+    @property
+    def result(self) -> str:
+        """Of `train`."""
+        return self.train.result
+
+    def check(self) -> list[str]:
+        """All impossible numbers of `train`, and what is wrong with the template."""
+        return self.train.check() + [f"command: {fault}" for fault in template_faults(self.command)]
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,25 @@ That is what `ml_dtypes.float4_e2m1fn` does. Scales are E4M3FN bytes (`ScaleForm
 
 Rules for the scale of a block (`stages.contract.ScaleRule`):
 - `amax`: the largest magnitude over 6, rounded to the scale's format. The plain encoder.
-- `search`: the candidate with the smallest squared error. Candidates are the E4M3 neighbours of amax/6 (one below to two above) and
-  amax/4, amax/3, amax/2, because a block that was decoded need not have 6 as its largest code: with amax/6 alone it would get
-  another scale and other codes. Among equal errors the smallest scale wins, so encoding what this rule encoded and decoded gives
-  the same bytes again.
-- `fsharp`: max(amax/6, 1e-6) in float32 and the first nearest of the 16 values, as the user's F# fallback defines it.
+- `search`: the candidate with the smallest squared error; among equal errors the smallest scale. Candidates are the E4M3
+  neighbours of amax/6 (one below to two above) and amax/4, amax/3, amax/2, because a block that was decoded need not have 6 as its
+  largest code: with amax/6 alone it would get another scale and other codes. A block with no code above 1.5 fits half its scale
+  too, unless that half is no E4M3 value; so blocks of whole multiples of 2^-10, none above 45 × 2^-10, also try amax/1.5, amax and
+  amax/0.5. Every bundle's own scale, or one that gives the same values, is thus a candidate: decode(encode(decode(b))) == decode(b)
+  for all bytes b but NaN scales. Float scales, of which there are no few neighbours, try amax over 6, 4, 3, 2, 1.5, 1 and 0.5.
+- `fsharp`: max(amax/6, 1e-6) in float32 and the first nearest of the 16 values, as the user's F# fallback defines it. Stored in a
+  narrower format the scale is rounded first, and the codes are the nearest under the scale that is stored.
 An E4M3 scale is never smaller than 2^-9, its smallest positive value, so that a tiny block gives no division by zero.
+
+Bytes are another matter than values: different bundles decode to the same numbers (an all-zero block has one for every scale), so
+no function of the values alone gives all of them back. `encode_onto` does, because it sees what was stored.
+Scale bytes 0x7F and 0xFF are NaN: no value follows from them, and reading refuses them. A negative scale is a number: it is read as
+its definition says, and encoding again gives the positive scale with the signs in the codes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -97,6 +105,21 @@ def encode(weight: torch.Tensor, rule: ScaleRule, scale_format: ScaleFormat = Sc
     return Bundle(codes, scales)
 
 
+def encode_onto(stored: Bundle, weight: torch.Tensor, rule: ScaleRule) -> Bundle:
+    """Encodes a weight whose unchanged blocks keep their stored bytes: `encode_onto(b, decode(b), rule)` is b for every bundle.
+
+    Args:
+        stored: What `weight` was decoded from, before it was trained, on the same device. Its scales set the format.
+        weight: [out, in]. A block is unchanged if it equals the stored values rounded to this dtype.
+    """
+    new = encode(weight, rule, ScaleFormat(stored.scales.dtype))
+    same = (decode(stored, weight.dtype) == weight).view(len(weight), -1, BLOCK).all(dim=2)
+    codes = torch.where(same.repeat_interleave(BLOCK // 2, dim=1), stored.codes, new.codes)
+    # float8 has no `where`; float32 holds every value of every format.
+    scales = torch.where(same, stored.scales.float(), new.scales.float()).to(new.scales.dtype)
+    return Bundle(codes, scales)
+
+
 def fake_quantize(weight: torch.Tensor, rule: ScaleRule, dtype: torch.dtype, scale_format: ScaleFormat = ScaleFormat.E4M3) -> torch.Tensor:
     """`decode(encode(weight))` without making the codes: [out, in] in `dtype`. NaN stays NaN, for the loss to show it."""
     _check(weight)
@@ -130,7 +153,7 @@ def _quantize(blocks: torch.Tensor, rule: ScaleRule, scale_format: ScaleFormat) 
     """Scales [n, 1] float32, and E2M1 values [n, 16] float32, of blocks [n, 16]."""
     amax = blocks.abs().amax(dim=1, keepdim=True)
     if rule is ScaleRule.FSHARP:
-        scale = (amax / 6).clamp_(min=1e-6)
+        scale = _to_scale((amax / 6).clamp_(min=1e-6), scale_format)
         return scale, _nearest_first(blocks / scale)
     scale = _to_scale(amax / 6, scale_format) if rule is ScaleRule.AMAX else _search(blocks, amax, scale_format)
     return scale, round_e2m1(blocks / scale)
@@ -153,34 +176,63 @@ def _to_scale(value: torch.Tensor, scale_format: ScaleFormat) -> torch.Tensor:
 
 
 def _search(blocks: torch.Tensor, amax: torch.Tensor, scale_format: ScaleFormat) -> torch.Tensor:
-    best_scale = best_error = None
-    for scale in _candidates(amax, scale_format):
-        error = _sum16(round_e2m1(blocks / scale).mul_(scale).sub_(blocks).square_())
-        if best_scale is None or best_error is None:
+    # Columns as rows: sums over a block then run along memory. Signs do not matter to the error.
+    magnitudes, amax = blocks.t().contiguous().abs_(), amax.view(-1)
+    if scale_format is not ScaleFormat.E4M3:
+        return _smallest_error(magnitudes, _float_candidates(amax, scale_format))[:, None]
+    best = _smallest_error(magnitudes, _e4m3_candidates(amax))
+    # Rare in trained weights, so looked for by the largest and the first few values, and then alone.
+    first = (magnitudes[:4] * 1024).frac_().eq_(0).all(dim=0)
+    odd = (first & (amax <= 45 / 1024) & ((amax * 1024).frac_() == 0)).nonzero().view(-1)
+    if len(odd):
+        odd = odd[(magnitudes[:, odd] * 1024).frac_().eq_(0).all(dim=0)]
+        more = [_to_scale(amax[odd] / largest, scale_format) for largest in (1.5, 1.0, 0.5)]
+        best[odd] = _smallest_error(magnitudes[:, odd], [best[odd], *more])
+    return best[:, None]
+
+
+def _smallest_error(magnitudes: torch.Tensor, candidates: Iterable[torch.Tensor]) -> torch.Tensor:
+    """For blocks [16, n] the scale [n] of the smallest squared error among candidates [n]; of equal ones the smallest."""
+    best_scale, best_error = torch.zeros(0), None
+    y, power = torch.empty_like(magnitudes), torch.empty_like(magnitudes)
+    for scale in candidates:
+        torch.div(magnitudes, scale, out=y)  # `round_e2m1` in place, without signs
+        torch.bitwise_and(y.view(torch.int32), 0x7F800000, out=power.view(torch.int32))
+        power.clamp_(1.0, 4.0).mul_(0.5 * _ROUNDER)
+        error = _sum16(y.add_(power).sub_(power).clamp_(max=6.0).mul_(scale).sub_(magnitudes).square_())
+        if best_error is None:
             best_scale, best_error = scale, error
             continue
         better = (error < best_error) | ((error == best_error) & (scale < best_scale))
         best_scale = torch.where(better, scale, best_scale)
         best_error = torch.minimum(error, best_error)
-    assert best_scale is not None
     return best_scale
 
 
 def _sum16(x: torch.Tensor) -> torch.Tensor:
-    """Sums [n, 16] to [n, 1], neighbours first: a fixed order, so that every device finds the same smallest error."""
-    while x.shape[1] > 1:
-        x = x[:, 0::2] + x[:, 1::2]
-    return x
+    """Sums [16, n] to [n], neighbours first: a fixed order, so that every device finds the same smallest error."""
+    while len(x) > 1:
+        x = x[0::2] + x[1::2]
+    return x[0]
 
 
-def _candidates(amax: torch.Tensor, scale_format: ScaleFormat) -> list[torch.Tensor]:
-    mended = [_to_scale(amax / largest, scale_format) for largest in (4, 3, 2)]
-    if scale_format is not ScaleFormat.E4M3:
-        return [_to_scale(amax / 6, scale_format), *mended]
+def _e4m3_candidates(amax: torch.Tensor) -> Iterator[torch.Tensor]:
     # Positive E4M3 bytes are ordered like their values: neighbours are one apart.
-    middle = _to_scale(amax / 6, scale_format).to(torch.float8_e4m3fn).view(torch.uint8).to(torch.int16)
-    bytes_ = [(middle + step).clamp(1, _E4M3_LAST).to(torch.uint8) for step in (-1, 0, 1, 2)]
-    return [b.view(torch.float8_e4m3fn).float() for b in bytes_] + mended
+    middle = _to_scale(amax / 6, ScaleFormat.E4M3).to(torch.float8_e4m3fn).view(torch.uint8).to(torch.int16)
+    for step in (-1, 0, 1, 2):
+        yield (middle + step).clamp(1, _E4M3_LAST).to(torch.uint8).view(torch.float8_e4m3fn).float()
+    for largest in (4, 3, 2):
+        yield _to_scale(amax / largest, ScaleFormat.E4M3)
+
+
+def _float_candidates(amax: torch.Tensor, scale_format: ScaleFormat) -> Iterator[torch.Tensor]:
+    for largest in (6, 4, 3, 2, 1.5, 1.0, 0.5):
+        scale = _to_scale(amax / largest, scale_format)
+        yield scale
+        if scale_format is ScaleFormat.FLOAT32 and largest in (6, 3, 1.5):
+            # A float32 scale times 3 was rounded, so dividing again may miss it by one unit in the last place.
+            yield _to_scale(torch.nextafter(scale, scale.new_tensor(0.0)), scale_format)
+            yield _to_scale(torch.nextafter(scale, scale.new_tensor(torch.inf)), scale_format)
 
 
 def _pack(rounded: torch.Tensor) -> torch.Tensor:

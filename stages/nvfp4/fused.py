@@ -1,7 +1,14 @@
-"""NVFP4 rounding as one Triton kernel: what `stages.nvfp4.codec` computes, in one pass over the weight.
+"""NVFP4 rounding as Triton kernels: what `stages.nvfp4.codec` computes, in one pass over the weight.
 
-The arithmetic is the reference's, operation by operation (true division, no fused multiply-add, errors summed pairwise), so both give
-the same bits. E4M3 scales are rounded with float32 arithmetic rather than a hardware type, which runs on every GPU.
+The arithmetic gives the reference's bits (no contraction to fused multiply-add where that would round otherwise, errors summed
+neighbours first), and E4M3 scales are rounded with float32 arithmetic rather than a hardware type, which runs on every GPU.
+
+What makes the seven candidates of `search` affordable:
+- One thread owns a block of 16, as two loads of eight columns: sums and maxima never leave it.
+- A BF16 value over an E4M3 scale is either exactly halfway between two codes or at least 2^-8 of itself away from that. The product with
+  the reciprocal, less 3 * 2^-27, rounds as the true quotient does: checked for all 128 significands over all 8, in every range that
+  matters. float32 weights are divided.
+- Code times scale has six significant bits at most, so its difference from the value may be one fused operation.
 """
 
 from __future__ import annotations
@@ -12,7 +19,7 @@ import triton.language as tl
 
 from stages.contract import ScaleRule
 
-_BLOCKS = 64  # blocks of 16 in one program
+_BLOCKS = 128  # blocks of 16 in one program: one for each of the threads of 4 warps
 
 
 @triton.jit
@@ -26,14 +33,6 @@ def _round_to(x, spacing):
     """Nearest multiple of a power of two, ties to even."""
     rounder = spacing * 12582912.0  # 1.5 * 2^23
     return (x + rounder) - rounder
-
-
-@triton.jit
-def _e2m1(x):
-    """Magnitude of the E2M1 rounding of x."""
-    a = tl.abs(x)
-    spacing = tl.minimum(tl.maximum(_power(a), 1.0), 4.0) * 0.5
-    return tl.minimum(_round_to(a, spacing), 6.0)
 
 
 @triton.jit
@@ -60,63 +59,147 @@ def _above(scale):
 
 
 @triton.jit
-def _sum16(x, BLOCKS: tl.constexpr):
-    """Sum of 16 columns in a fixed order: neighbours first."""
-    a, b = tl.split(tl.reshape(x, [BLOCKS, 8, 2]))
-    a, b = tl.split(tl.reshape(a + b, [BLOCKS, 4, 2]))
+def _e4m3_byte(scale):
+    """The byte of an E4M3 value as int32."""
+    bits = scale.to(tl.int32, bitcast=True)
+    return tl.where(scale < 0.015625, (scale * 512.0).to(tl.int32), (bits >> 20) - (120 << 3))
+
+
+@triton.jit
+def _e4m3_value(byte):
+    """The value of a positive E4M3 byte (int32)."""
+    normal = ((byte + (120 << 3)) << 20).to(tl.float32, bitcast=True)
+    return tl.where(byte < 8, byte.to(tl.float32) * 0.001953125, normal)
+
+
+@triton.jit
+def _codes(a, scale, inverse, DIVIDE: tl.constexpr):
+    """E2M1 rounding of a / scale for magnitudes a [BLOCKS, 8 or 16]; `inverse` is 1 / scale."""
+    if DIVIDE:
+        y = tl.minimum(tl.div_rn(a, scale[:, None]), 6.0)
+        rounder = _power(tl.maximum(y, 1.0)) * 6291456.0  # half the power of two, times 1.5 * 2^23
+        return (y + rounder) - rounder
+    y = tl.minimum(tl.fma(a, inverse[:, None], -2.2351741790771484e-08), 6.0)
+    # y plus 2^22 times itself is rounded to half y's power of two, and to 0.5 below 1.
+    grid = tl.maximum(y, 1.0)
+    return tl.fma(grid, -4194304.0, tl.fma(grid, 4194304.0, y))
+
+
+@triton.jit
+def _sum8(x, BLOCKS: tl.constexpr):
+    """Sum of 8 columns, neighbours first."""
+    a, b = tl.split(tl.reshape(x, [BLOCKS, 4, 2]))
     a, b = tl.split(tl.reshape(a + b, [BLOCKS, 2, 2]))
     a, b = tl.split(tl.reshape(a + b, [BLOCKS, 1, 2]))
     return tl.reshape(a + b, [BLOCKS])
 
 
 @triton.jit
-def _error(x, scale, BLOCKS: tl.constexpr):
-    d = _e2m1(tl.div_rn(x, scale[:, None])) * scale[:, None] - tl.abs(x)
-    return _sum16(d * d, BLOCKS)
+def _error(a, b, scale, DIVIDE: tl.constexpr, BLOCKS: tl.constexpr):
+    inverse = tl.div_rn(1.0, scale)
+    wide = tl.broadcast_to(scale[:, None], [BLOCKS, 8])
+    first = tl.fma(_codes(a, scale, inverse, DIVIDE), wide, -a)
+    second = tl.fma(_codes(b, scale, inverse, DIVIDE), wide, -b)
+    return _sum8(first * first, BLOCKS) + _sum8(second * second, BLOCKS)
 
 
 @triton.jit
-def _better(x, best, best_error, scale, BLOCKS: tl.constexpr):
-    error = _error(x, scale, BLOCKS)
+def _better(a, b, best, best_error, scale, DIVIDE: tl.constexpr, BLOCKS: tl.constexpr):
+    error = _error(a, b, scale, DIVIDE, BLOCKS)
     better = (error < best_error) | ((error == best_error) & (scale < best))
     return tl.where(better, scale, best), tl.minimum(error, best_error)
 
 
 @triton.jit
-def block_scale(x, SEARCH: tl.constexpr, BLOCKS: tl.constexpr):
-    """Scales [BLOCKS] of blocks x [BLOCKS, 16], float32."""
-    amax = tl.max(tl.abs(x), 1)
+def _block_scale(a, b, SEARCH: tl.constexpr, DIVIDE: tl.constexpr, BLOCKS: tl.constexpr):
+    """Scales [BLOCKS] of blocks whose magnitudes are a and b, each [BLOCKS, 8] float32."""
+    amax = tl.maximum(tl.max(a, 1), tl.max(b, 1))
     plain = _e4m3(tl.div_rn(amax, 6.0))
     best = plain
     if SEARCH:
         best = _below(plain)
-        error = _error(x, best, BLOCKS)
-        best, error = _better(x, best, error, plain, BLOCKS)
-        best, error = _better(x, best, error, _above(plain), BLOCKS)
-        best, error = _better(x, best, error, _above(_above(plain)), BLOCKS)
-        best, error = _better(x, best, error, _e4m3(tl.div_rn(amax, 4.0)), BLOCKS)
-        best, error = _better(x, best, error, _e4m3(tl.div_rn(amax, 3.0)), BLOCKS)
-        best, error = _better(x, best, error, _e4m3(tl.div_rn(amax, 2.0)), BLOCKS)
+        error = _error(a, b, best, DIVIDE, BLOCKS)
+        best, error = _better(a, b, best, error, plain, DIVIDE, BLOCKS)
+        best, error = _better(a, b, best, error, _above(plain), DIVIDE, BLOCKS)
+        best, error = _better(a, b, best, error, _above(_above(plain)), DIVIDE, BLOCKS)
+        best, error = _better(a, b, best, error, _e4m3(tl.div_rn(amax, 4.0)), DIVIDE, BLOCKS)
+        best, error = _better(a, b, best, error, _e4m3(tl.div_rn(amax, 3.0)), DIVIDE, BLOCKS)
+        best, error = _better(a, b, best, error, _e4m3(tl.div_rn(amax, 2.0)), DIVIDE, BLOCKS)
     return best
 
 
 @triton.jit
-def _fake_kernel(weight, out, n, SEARCH: tl.constexpr, BLOCKS: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
-    at = row[:, None] * 16 + tl.arange(0, 16)[None, :]
-    x = tl.load(weight + at, mask=at < n, other=0.0).to(tl.float32)
-    scale = block_scale(x, SEARCH, BLOCKS)
-    value = _e2m1(tl.div_rn(x, scale[:, None])) * scale[:, None]
+def _signed(x, a, scale, inverse, DIVIDE: tl.constexpr):
+    value = _codes(a, scale, inverse, DIVIDE) * scale[:, None]
     sign = x.to(tl.int32, bitcast=True) & -2147483648
-    signed = (value.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
-    tl.store(out + at, signed.to(out.dtype.element_ty), mask=at < n)
+    return (value.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _round_kernel(
+    weight,
+    out,
+    scales,
+    blocks,
+    KNOWN: tl.constexpr,
+    KEEP: tl.constexpr,
+    SEARCH: tl.constexpr,
+    DIVIDE: tl.constexpr,
+    BLOCKS: tl.constexpr,
+):
+    row = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
+    inside = row < blocks
+    if KNOWN:  # nothing to sum: whole rows, which load and store without gaps
+        scale = _e4m3_value(tl.load(scales + row, mask=inside, other=8).to(tl.int32))
+        inverse = tl.div_rn(1.0, scale)
+        at = row.to(tl.int64)[:, None] * 16 + tl.arange(0, 16)[None, :]
+        x = tl.load(weight + at, mask=inside[:, None], other=0.0).to(tl.float32)
+        x = _signed(x, tl.abs(x), scale, inverse, DIVIDE)
+        tl.store(out + at, x.to(out.dtype.element_ty), mask=inside[:, None])
+        return
+    at = row.to(tl.int64)[:, None] * 16 + tl.arange(0, 8)[None, :]
+    x = tl.load(weight + at, mask=inside[:, None], other=0.0).to(tl.float32)
+    y = tl.load(weight + at + 8, mask=inside[:, None], other=0.0).to(tl.float32)
+    a, b = tl.abs(x), tl.abs(y)
+    scale = _block_scale(a, b, SEARCH, DIVIDE, BLOCKS)
+    inverse = tl.div_rn(1.0, scale)
+    tl.store(out + at, _signed(x, a, scale, inverse, DIVIDE).to(out.dtype.element_ty), mask=inside[:, None])
+    tl.store(out + at + 8, _signed(y, b, scale, inverse, DIVIDE).to(out.dtype.element_ty), mask=inside[:, None])
+    if KEEP:
+        tl.store(scales + row, _e4m3_byte(scale).to(tl.uint8), mask=inside)
+
+
+def round_into(
+    weight: torch.Tensor, out: torch.Tensor, scales: torch.Tensor | None, *, rule: ScaleRule = ScaleRule.SEARCH, known: bool = False
+) -> None:
+    """Writes the NVFP4 values of `weight` to `out`.
+
+    Args:
+        weight: [out, in] contiguous, BF16 or float32, `in` a multiple of 16.
+        out: Of the same shape, any floating dtype.
+        scales: uint8 [out * in / 16] E4M3 bytes: written, or with `known` read, which is as cheap as a copy. None keeps none.
+        rule: `amax` or `search`.
+        known: True if `scales` are those of this very weight.
+    """
+    blocks = weight.numel() // 16
+    _round_kernel[(triton.cdiv(blocks, _BLOCKS),)](
+        weight,
+        out,
+        out if scales is None else scales,
+        blocks,
+        KNOWN=known,
+        KEEP=scales is not None and not known,
+        SEARCH=rule is ScaleRule.SEARCH,
+        DIVIDE=weight.dtype != torch.bfloat16,
+        BLOCKS=_BLOCKS,
+        num_warps=4,
+        enable_fp_fusion=False,
+    )
 
 
 def fake_quantize_fused(weight: torch.Tensor, rule: ScaleRule, dtype: torch.dtype) -> torch.Tensor:
     """`stages.nvfp4.codec.fake_quantize` with E4M3 scales, for CUDA tensors and the rules `amax` and `search`."""
     weight = weight.detach().contiguous()
     out = torch.empty(weight.shape, dtype=dtype, device=weight.device)
-    n = weight.numel()
-    grid = (triton.cdiv(n, 16 * _BLOCKS),)
-    _fake_kernel[grid](weight, out, n, SEARCH=rule is ScaleRule.SEARCH, BLOCKS=_BLOCKS, num_warps=4, enable_fp_fusion=False)
+    round_into(weight, out, None, rule=rule)
     return out

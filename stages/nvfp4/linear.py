@@ -50,6 +50,10 @@ class Linear(nn.Module):
             self._kept = (key, fake_quantize(self.weight, self.rule, dtype, self.scale_format))
         return self._kept[1]
 
+    def forget(self) -> None:
+        """Lets go of the rounded weight that was kept."""
+        self._kept = None
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[…, in] to […, out], in the dtype of `x`."""
         return F.linear(x, self.effective_weight(x.dtype))

@@ -56,23 +56,27 @@ class AdamW:
         self._step, self._lr = step, lr
 
     @torch.no_grad()
-    def update(self, name: str, master: torch.Tensor, grad: torch.Tensor, lr_factor: float, clip: torch.Tensor | None) -> None:
-        """This step's update of one parameter, in place.
+    def update(
+        self, name: str, master: torch.Tensor, grad: torch.Tensor, lr_factor: float, clip: torch.Tensor | None, first: int = 0
+    ) -> None:
+        """This step's update of one parameter or of a piece of it, in place.
 
         Args:
             master: BF16 or float32, any shape.
-            grad: Of the same shape, any floating dtype.
+            grad: Of the same shape, or of the piece; any floating dtype.
             lr_factor: On the step's learning rate.
             clip: 0-dim factor on the gradient, or None.
+            first: The flat index at which the piece begins, a multiple of the state block.
         """
         chunk = self._chunk(master)
         flat, flat_grad = master.view(-1), grad.reshape(-1)
         key = key_of(self.settings.seed, self._step, self._index[name])
         decay = self.settings.weight_decay if master.ndim > 1 else 0.0
         lr = self._lr * lr_factor
-        for start in range(0, len(flat), chunk):
-            piece = slice(start, min(len(flat), start + chunk))
-            g = flat_grad[piece].float()
+        for start in range(0, len(flat_grad), chunk):
+            stop = min(len(flat_grad), start + chunk)
+            g = flat_grad[start:stop].float()
+            piece = slice(first + start, first + stop)
             self._update_piece(name, flat, piece, g if clip is None else g * clip, lr, decay, key)
 
     def _update_piece(self, name: str, flat: torch.Tensor, piece: slice, grad: torch.Tensor, lr: float, decay: float, key: int) -> None:

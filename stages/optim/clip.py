@@ -34,3 +34,7 @@ class RunningClip:
     def norm(self) -> float:
         """Global norm of the last gradients, before clipping."""
         return float(self._squares.sum().sqrt())
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What lasts from step to step, for saving and for restoring in place: float32 [parameters] squared norms."""
+        return {"squares": self._squares}

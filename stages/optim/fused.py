@@ -16,6 +16,11 @@ from stages.optim.noise import mix
 from stages.optim.states import STATE_BLOCK, State8
 
 _ROWS = 4  # state blocks of 256 in one program
+_WARPS = 4  # 8 elements a thread: 16 bytes of BF16
+CHUNK = STATE_BLOCK * _ROWS
+"""A piece of a parameter that is updated by itself begins at a multiple of so many elements."""
+
+SMALLEST = tl.constexpr(1.2e-38)  # a constant below float32's smallest normal number would make float64 of all that it touches
 
 
 @triton.jit
@@ -27,7 +32,7 @@ def _mix(x):
 
 
 # A whole number that happens to be 1 would become a constant of another kernel.
-@triton.jit(do_not_specialize=["seed", "index", "n"])
+@triton.jit(do_not_specialize=["seed", "index", "n", "first"])
 def _update_kernel(
     master,
     grad,
@@ -41,60 +46,76 @@ def _update_kernel(
     survived,
     seed,
     index,
+    first,
     lr_factor,
     decay,
     beta1,
+    new1,
     beta2,
+    new2,
     eps,
     n,
     CLIP: tl.constexpr,
     STOCHASTIC: tl.constexpr,
+    WHOLE: tl.constexpr,
     ROWS: tl.constexpr,
 ):
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    at = row[:, None] * 256 + tl.arange(0, 256)[None, :]
-    inside = at < n
-    row_inside = row * 256 < n
+    # One 64-bit base for the program, 32-bit offsets inside it.
+    row = tl.program_id(0) * ROWS
+    base = row.to(tl.int64) * 256
+    rows = tl.arange(0, ROWS)
+    at = rows[:, None] * 256 + tl.arange(0, 256)[None, :]
+    inside = (at < n - base) | WHOLE
+    row_inside = (rows * 256 < n - base) | WHOLE
     lr = tl.load(numbers) * lr_factor
     average_correction = tl.load(numbers + 1)
     root_correction = tl.load(numbers + 2)
-    g = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
+    g = tl.load(grad + base + at, mask=inside, other=0.0).to(tl.float32)
     if CLIP:
         g = g * tl.load(clip)
-    code = tl.load(average_codes + at, mask=inside, other=0).to(tl.float32)
-    scale = tl.load(average_scales + row, mask=row_inside, other=0.0) / 16129.0
+    # Bytes become float32 and back by way of 2^23 + byte, whose low bits are the byte: the conversion unit is the narrowest there is.
+    code = tl.load(average_codes + base + at, mask=inside, other=0).to(tl.int32)
+    code = (code ^ 0x4B000080).to(tl.float32, bitcast=True) - 8388736.0  # two's complement
+    scale = tl.load(average_scales + row + rows, mask=row_inside, other=0.0) / 16129.0
     m = code * tl.abs(code) * scale[:, None]
-    code = tl.load(root_codes + at, mask=inside, other=0).to(tl.float32)
-    scale = tl.load(root_scales + row, mask=row_inside, other=0.0) / 65025.0
+    code = tl.load(root_codes + base + at, mask=inside, other=0).to(tl.int32)
+    code = (code | 0x4B000000).to(tl.float32, bitcast=True) - 8388608.0
+    scale = tl.load(root_scales + row + rows, mask=row_inside, other=0.0) / 65025.0
     root = code * code * scale[:, None]
-    m = beta1 * m + (1.0 - beta1) * g
-    root = tl.sqrt(beta2 * root * root + (1.0 - beta2) * g * g)
-    old = tl.load(master + at, mask=inside, other=0.0).to(tl.float32)
-    change = m / (root / root_correction + eps) * (lr / average_correction) + old * (lr * decay)
+    m = beta1 * m + new1 * g
+    root = tl.sqrt(beta2 * root * root + new2 * g * g)
+    old = tl.load(master + base + at, mask=inside, other=0.0).to(tl.float32)
+    change = m * (lr / average_correction) / (root * (1.0 / root_correction) + eps) + old * (lr * decay)
     key = _mix(_mix(seed.to(tl.uint32) ^ tl.load(step).to(tl.uint32)) ^ index.to(tl.uint32))
-    bits = _mix(at.to(tl.uint32) ^ key)
+    bits = _mix((at.to(tl.uint32) + (first.to(tl.uint32) + row.to(tl.uint32) * 256)) ^ key)
     new = old - change
     if STOCHASTIC:
         moved = new.to(tl.int32, bitcast=True) + (bits & 0xFFFF).to(tl.int32)
         new = (moved & -65536).to(tl.float32, bitcast=True)
-    new = new.to(master.dtype.element_ty)
-    tl.store(master + at, new, mask=inside)
-    applied = old - new.to(tl.float32)
-    change = tl.where(inside, change, 0.0)
+    stored = new.to(master.dtype.element_ty)
+    tl.store(master + base + at, stored, mask=inside)
+    if not WHOLE:
+        change = tl.where(inside, change, 0.0)
+    applied = old - (new if STOCHASTIC else stored.to(tl.float32))
     pair = survived + tl.program_id(0) * 2
     tl.store(pair, tl.sum(tl.sum(applied * change, 1), 0))
     tl.store(pair + 1, tl.sum(tl.sum(change * change, 1), 0))
-    largest = tl.max(tl.abs(m), 1)
-    code = tl.sqrt(tl.abs(m) / tl.maximum(largest, 1e-38)[:, None]) * 127.0 + 0.5
-    code = tl.floor(code)
-    tl.store(average_codes + at, tl.where(m < 0, -code, code).to(tl.int8), mask=inside)
-    tl.store(average_scales + row, largest, mask=row_inside)
+    # sqrt(|m| / M) * 127 with the division once a block.
+    magnitude = tl.abs(m)
+    largest = tl.max(magnitude, 1)
+    shrink = 1.0 / tl.maximum(largest, SMALLEST)
+    code = (tl.sqrt(magnitude * shrink[:, None]) * 127.0 + 8388608.0).to(tl.int32, bitcast=True)
+    tl.store(average_codes + base + at, tl.where(m < 0, -code, code).to(tl.uint8), mask=inside)
+    tl.store(average_scales + row + rows, largest, mask=row_inside)
     largest = tl.max(root, 1)
-    uniform = (bits >> 16).to(tl.float32) * (1.0 / 65536.0)
-    code = tl.floor(tl.sqrt(root / tl.maximum(largest, 1e-38)[:, None]) * 255.0 + uniform)
-    code = tl.maximum(tl.minimum(code, 255.0), tl.where(root > 0, 1.0, 0.0))
-    tl.store(root_codes + at, code.to(tl.uint8), mask=inside)
-    tl.store(root_scales + row, largest, mask=row_inside)
+    shrink = 1.0 / tl.maximum(largest, SMALLEST)
+    # 1 + the upper 16 bits over 2^16; less 1.5, rounding to nearest becomes rounding down after adding them.
+    uniform = (((bits >> 9) & 0x7FFF80) | 0x3F800000).to(tl.float32, bitcast=True) - 1.5
+    value = tl.sqrt(root * shrink[:, None]) * 255.0 + uniform
+    value = tl.minimum(tl.maximum(value, tl.where(root > 0, 1.0, 0.0)), 255.0)
+    code = (value + 8388608.0).to(tl.int32, bitcast=True)
+    tl.store(root_codes + base + at, code.to(tl.uint8), mask=inside)
+    tl.store(root_scales + row + rows, largest, mask=row_inside)
 
 
 class FusedAdamW:
@@ -107,8 +128,8 @@ class FusedAdamW:
         device = next(iter(parameters.values())).device
         self._programs, total = {}, 0
         for name, parameter in parameters.items():
-            self._programs[name] = (total, triton.cdiv(parameter.numel(), STATE_BLOCK * _ROWS))
-            total += self._programs[name][1]
+            self._programs[name] = total
+            total += triton.cdiv(parameter.numel(), CHUNK)
         self._survived = torch.zeros(total, 2, device=device)
         self._numbers = torch.ones(3, device=device)
         """Learning rate, 1 - beta1^step, sqrt(1 - beta2^step)."""
@@ -123,37 +144,47 @@ class FusedAdamW:
         self._step.fill_(step)
 
     @torch.no_grad()
-    def update(self, name: str, master: torch.Tensor, grad: torch.Tensor, lr_factor: float, clip: torch.Tensor | None) -> None:
-        """See `AdamW.update`."""
-        s, state = self.settings, self.states[name]
-        first, programs = self._programs[name]
+    def update(
+        self, name: str, master: torch.Tensor, grad: torch.Tensor, lr_factor: float, clip: torch.Tensor | None, first: int = 0
+    ) -> None:
+        """See `AdamW.update`; here `first` is a multiple of `CHUNK`."""
+        s, state, count = self.settings, self.states[name], grad.numel()
         stochastic = s.rounding is Rounding.STOCHASTIC and master.dtype == torch.bfloat16
-        _update_kernel[(programs,)](
-            master,
+        block = first // STATE_BLOCK
+        _update_kernel[(triton.cdiv(count, CHUNK),)](
+            master.view(-1)[first:],
             grad.contiguous(),
-            state.exp_avg,
-            state.exp_avg_scale,
-            state.exp_avg_sq,
-            state.exp_avg_sq_scale,
+            state.exp_avg.view(torch.uint8)[first:],
+            state.exp_avg_scale[block:],
+            state.exp_avg_sq[first:],
+            state.exp_avg_sq_scale[block:],
             self._numbers,
             self._step,
             self._unclipped if clip is None else clip,
-            self._survived[first:],
+            self._survived[self._programs[name] + first // CHUNK :],
             mix(s.seed),
             self._index[name],
+            first,
             float(lr_factor),
             s.weight_decay if master.ndim > 1 else 0.0,
             s.beta1,
+            1 - s.beta1,  # in float64: 1 - 0.999 in float32 is 5e-5 off
             s.beta2,
+            1 - s.beta2,
             s.eps,
-            master.numel(),
+            count,
             CLIP=clip is not None,
             STOCHASTIC=stochastic,
+            WHOLE=count % CHUNK == 0,
             ROWS=_ROWS,
-            num_warps=4,
+            num_warps=_WARPS,
         )
+
+    def update_sums(self) -> torch.Tensor:
+        """float64 [2] on the device: <applied, intended> and <intended, intended> of the last step."""
+        return self._survived.sum(dim=0, dtype=torch.float64)
 
     def take_update_ratio(self) -> float:
         """See `AdamW.take_update_ratio`; here of the last step only."""
-        applied, intended = self._survived.double().sum(dim=0).tolist()
+        applied, intended = self.update_sums().tolist()
         return applied / intended if intended else float("nan")

@@ -40,6 +40,10 @@ class State8:
             torch.zeros(blocks, device=device),
         )
 
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors themselves by name, for saving and for restoring in place."""
+        return vars(self)
+
     def load(self, piece: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """exp_avg and the square root of exp_avg_sq, float32 [k], of a piece that begins at a block."""
         blocks = _blocks(piece)
@@ -79,6 +83,10 @@ class State32:
     def zeros(cls, count: int, device: torch.device) -> State32:
         """States before the first step."""
         return cls(torch.zeros(count, device=device), torch.zeros(count, device=device))
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The tensors themselves by name, for saving and for restoring in place."""
+        return vars(self)
 
     def load(self, piece: slice) -> tuple[torch.Tensor, torch.Tensor]:
         """exp_avg and the square root of exp_avg_sq, float32 [k]."""

@@ -1,11 +1,14 @@
-"""Greedy and sampled generation in batches with a KV cache; finished rows leave the batch."""
+"""Greedy and sampled generation of many answers at once: finished rows leave the batch, waiting prompts take their place."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import torch
+from torch.nn import functional as F
 
 from stages.contract import Finish
 from stages.qwen3.kv_cache import KVCache
@@ -32,79 +35,139 @@ class Generated:
     first_token_logit: float = 0.0
 
 
+@dataclass
+class _Live:
+    """The rows that are being answered."""
+
+    which: list[int]
+    """Index of each row's prompt."""
+    logits: torch.Tensor
+    """Of each row's next token, float32 [rows, vocab]."""
+    real: torch.Tensor
+    """bool [rows, cache length]: False where a row is padded, always before its own tokens' end."""
+    cache: KVCache
+
+
 @torch.inference_mode()
-def generate(
+def answer_all(
     model: Qwen3,
     prompts: Sequence[Sequence[int]],
     stop_ids: frozenset[int],
     decoding: Decoding,
-    generator: torch.Generator | None = None,
+    *,
+    batch_size: int = 64,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
 ) -> list[Generated]:
-    """Answers a batch of prompts.
+    """Answers any number of prompts, in the order given.
 
-    Prompts are padded on the left, and padding is masked, so a row's answer does not depend on its neighbours.
+    Prompts of like length are read together, short ones first. What all prompts begin with is read once. Padding is masked, so a
+    row's answer does not depend on its neighbours. When half of the rows are finished, waiting prompts fill their places.
 
     Args:
+        model: Without gradients.
         prompts: Token ids of each prompt, none empty.
         stop_ids: Ids that end a row; they are not part of the answer.
-        generator: For temperatures above 0, on the CPU.
+        decoding: How tokens are chosen.
+        batch_size: Most rows at a time.
+        seed: For temperatures above 0.
+        progress: Told how many more are done.
     """
-    device = model.model.embed_tokens.weight.device
-    longest = max(map(len, prompts))
-    ids = torch.zeros(len(prompts), longest, dtype=torch.int64)
-    real = torch.zeros(len(prompts), longest, dtype=torch.bool)
-    for row, prompt in enumerate(prompts):
-        ids[row, longest - len(prompt) :] = torch.tensor(list(prompt))
-        real[row, longest - len(prompt) :] = True
-    ids, real = ids.to(device), real.to(device)
+    waiting = deque(sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i)))
+    generator = torch.Generator().manual_seed(seed)
+    out = [Generated() for _ in prompts]
+    shared = _shared(model, prompts)
+    live: _Live | None = None
+    while waiting or live:
+        before = len(live.which) if live else 0
+        if waiting and before <= batch_size // 2:
+            rows = [waiting.popleft() for _ in range(min(len(waiting), batch_size - before))]
+            new = _read(model, prompts, rows, shared)
+            for row, logit in zip(rows, new.logits.amax(dim=1).tolist(), strict=True):
+                out[row].first_token_logit = logit
+            live = _joined(live, new) if live else new
+            before += len(rows)
+        assert live is not None
+        live = _step(model, live, out, stop_ids, decoding, generator)
+        finished = before - (len(live.which) if live else 0)
+        if progress and finished:
+            progress(finished)
+    return out
+
+
+def _shared(model: Qwen3, prompts: Sequence[Sequence[int]]) -> KVCache:
+    """The cache, of one row, of what all prompts begin with; a token at least is left of each."""
     cache = KVCache(model.config.num_hidden_layers)
-    positions = (real.cumsum(1) - 1).clamp(min=0)
-    hidden = model.hidden(ids, positions, _prefill_mask(real), cache)
-    logits = model.head(hidden[:, -1]).float()
-    return _decode(model, logits, real, cache, stop_ids, decoding, generator)
+    if len(prompts) > 1:
+        columns = zip(*(prompt[:-1] for prompt in prompts), strict=False)
+        prefix = [column[0] for column in takewhile(lambda ids: len(set(ids)) == 1, columns)]
+        if prefix:
+            model.hidden(torch.tensor([prefix], device=model.model.embed_tokens.weight.device), cache=cache)
+    return cache
 
 
-def _prefill_mask(real: torch.Tensor) -> torch.Tensor | None:
+def _read(model: Qwen3, prompts: Sequence[Sequence[int]], rows: list[int], shared: KVCache) -> _Live:
+    """Prefills prompts: the shared beginning, padding up to the longest, the rest."""
+    skip, longest = shared.length, max(len(prompts[row]) for row in rows)
+    ids = torch.zeros(len(rows), longest - skip, dtype=torch.int64)
+    real = torch.zeros(len(rows), longest, dtype=torch.bool)
+    real[:, :skip] = True
+    for place, row in enumerate(rows):
+        rest = list(prompts[row][skip:])
+        ids[place, ids.shape[1] - len(rest) :] = torch.tensor(rest)
+        real[place, longest - len(rest) :] = True
+    device = model.model.embed_tokens.weight.device
+    ids, real = ids.to(device), real.to(device)
+    cache = shared.fork()
+    positions = (real.cumsum(1) - 1)[:, skip:].clamp(min=0)
+    hidden = model.hidden(ids, positions, _prefill_mask(real, skip), cache)
+    return _Live(rows, model.head(hidden[:, -1]).float(), real, cache)
+
+
+def _prefill_mask(real: torch.Tensor, skip: int) -> torch.Tensor | None:
     if bool(real.all()):
         return None
     length = real.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool, device=real.device).tril()
     # A padding query sees itself: an empty row would make the softmax NaN, and NaN would spread through the cache.
     itself = torch.eye(length, dtype=torch.bool, device=real.device)
-    return ((causal & real[:, None, :]) | itself)[:, None]
+    return ((causal & real[:, None, :]) | itself)[:, None, skip:]
 
 
-def _decode(
-    model: Qwen3,
-    logits: torch.Tensor,
-    real: torch.Tensor,
-    cache: KVCache,
-    stop_ids: frozenset[int],
-    decoding: Decoding,
-    generator: torch.Generator | None,
-) -> list[Generated]:
-    out = [Generated(first_token_logit=value) for value in logits.amax(dim=1).tolist()]
-    live = list(range(len(out)))
-    next_position = real.sum(dim=1)
-    padded = not bool(real.all())
-    for _ in range(decoding.max_tokens):
-        finite = torch.isfinite(logits).all(dim=1).tolist()
-        tokens = choose(torch.nan_to_num(logits), decoding, generator).tolist()
-        keep = [i for i, row in enumerate(live) if _take(out[row], tokens[i], finite[i], stop_ids)]
-        if not keep or len(out[live[keep[0]]].token_ids) >= decoding.max_tokens:
-            break
-        if len(keep) < len(live):
-            rows = torch.tensor(keep, device=logits.device)
-            cache.keep_rows(rows)
-            real, next_position = real[rows], next_position[rows]
-            live = [live[i] for i in keep]
-        ids = torch.tensor([[tokens[i]] for i in keep], device=logits.device)
-        real = torch.cat((real, real.new_ones(len(live), 1)), dim=1)
-        mask = real[:, None, None, :] if padded else None
-        hidden = model.hidden(ids, next_position[:, None], mask, cache)
-        logits = model.head(hidden[:, -1]).float()
-        next_position = next_position + 1
-    return out
+def _joined(first: _Live, second: _Live) -> _Live:
+    """Both sets of rows, lined up at their ends. Columns that are padding in every row are dropped."""
+    length = max(first.cache.length, second.cache.length)
+    real = torch.cat([F.pad(live.real, (length - live.real.shape[1], 0)) for live in (first, second)])
+    unused = int(real.any(dim=0).int().argmax())
+    first.cache.join(second.cache, unused)
+    return _Live(first.which + second.which, torch.cat((first.logits, second.logits)), real[:, unused:], first.cache)
+
+
+def _step(
+    model: Qwen3, live: _Live, out: list[Generated], stop_ids: frozenset[int], decoding: Decoding, generator: torch.Generator
+) -> _Live | None:
+    """Takes a token of every row and computes the next logits of those that go on; None if none does."""
+    # A sum is finite only if every logit is: one pass, where asking each of them takes several.
+    finite = live.logits.sum(dim=1).isfinite().tolist()
+    tokens = choose(live.logits if all(finite) else live.logits.nan_to_num(), decoding, generator).tolist()
+    keep = [
+        i
+        for i, row in enumerate(live.which)
+        if _take(out[row], tokens[i], finite[i], stop_ids) and len(out[row].token_ids) < decoding.max_tokens
+    ]
+    if not keep:
+        return None
+    which, real, cache = live.which, live.real, live.cache
+    if len(keep) < len(which):
+        rows = torch.tensor(keep, device=real.device)
+        cache.keep_rows(rows)
+        real, which = real[rows], [which[i] for i in keep]
+    ids = torch.tensor([[tokens[i]] for i in keep], device=real.device)
+    positions = real.sum(dim=1, keepdim=True)
+    real = F.pad(real, (0, 1), value=True)
+    mask = None if bool(real.all()) else real[:, None, None, :]
+    hidden = model.hidden(ids, positions, mask, cache)
+    return _Live(which, model.head(hidden[:, -1]).float(), real, cache)
 
 
 def _take(row: Generated, token: int, finite: bool, stop_ids: frozenset[int]) -> bool:
@@ -128,31 +191,3 @@ def choose(logits: torch.Tensor, decoding: Decoding, generator: torch.Generator 
     ordered[ordered.cumsum(1) - ordered > decoding.top_p] = 0.0
     drawn = torch.multinomial(ordered, 1, generator=generator)
     return order.gather(1, drawn).squeeze(1).to(logits.device)
-
-
-def answer_all(
-    model: Qwen3,
-    prompts: Sequence[Sequence[int]],
-    stop_ids: frozenset[int],
-    decoding: Decoding,
-    *,
-    batch_size: int,
-    seed: int = 0,
-    progress: Callable[[int], None] | None = None,
-) -> list[Generated]:
-    """Answers any number of prompts, batched by length, in the order given.
-
-    Args:
-        batch_size: Most prompts in one batch.
-        progress: Told how many more are done, after each batch.
-    """
-    order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i))
-    generator = torch.Generator().manual_seed(seed)
-    out: list[Generated] = [Generated() for _ in prompts]
-    for start in range(0, len(order), batch_size):
-        batch = order[start : start + batch_size]
-        for index, answer in zip(batch, generate(model, [prompts[i] for i in batch], stop_ids, decoding, generator), strict=True):
-            out[index] = answer
-        if progress:
-            progress(len(batch))
-    return out

@@ -27,9 +27,19 @@ class LayerCache:
         if self._keys is not None and self._values is not None:
             self._keys, self._values = self._keys[rows], self._values[rows]
 
-    def truncate(self, length: int) -> None:
-        """Forgets everything after the first `length` tokens."""
-        self.length = min(self.length, length)
+    def join(self, other: LayerCache, unused: int) -> None:
+        """Adds the rows of another, lined up at the end, without the first `unused` columns of what that gives."""
+        self._keys = _lined_up(self._keys, self.length, other._keys, other.length, unused)
+        self._values = _lined_up(self._values, self.length, other._values, other.length, unused)
+        self.length = max(self.length, other.length) - unused
+
+    def fork(self) -> LayerCache:
+        """A cache that begins with what this one holds and shares nothing that either writes to."""
+        made = LayerCache()
+        if self._keys is not None and self._values is not None:
+            # Without room for more: the first append copies.
+            made.length, made._keys, made._values = self.length, self._keys[:, :, : self.length], self._values[:, :, : self.length]
+        return made
 
 
 class KVCache:
@@ -48,10 +58,16 @@ class KVCache:
         for layer in self.layers:
             layer.keep_rows(rows)
 
-    def truncate(self, length: int) -> None:
-        """See `LayerCache.truncate`."""
-        for layer in self.layers:
-            layer.truncate(length)
+    def join(self, other: KVCache, unused: int) -> None:
+        """See `LayerCache.join`."""
+        for mine, theirs in zip(self.layers, other.layers, strict=True):
+            mine.join(theirs, unused)
+
+    def fork(self) -> KVCache:
+        """See `LayerCache.fork`. The fork of a cache of one row may go on with many: all of them begin with it."""
+        made = KVCache(0)
+        made.layers = [layer.fork() for layer in self.layers]
+        return made
 
 
 def _room(buffer: torch.Tensor | None, like: torch.Tensor, used: int, needed: int) -> torch.Tensor:
@@ -62,3 +78,14 @@ def _room(buffer: torch.Tensor | None, like: torch.Tensor, used: int, needed: in
     if buffer is not None:
         grown[:, :, :used] = buffer[:, :, :used]
     return grown
+
+
+def _lined_up(first: torch.Tensor | None, used: int, second: torch.Tensor | None, other: int, unused: int) -> torch.Tensor:
+    assert first is not None and second is not None
+    length = max(used, other) - unused
+    # Padding is masked, and zero: a masked NaN would still be NaN times 0.
+    out = first.new_zeros(len(first) + len(second), first.shape[1], length, first.shape[3])
+    for buffer, rows, count in ((first, out[: len(first)], used), (second, out[len(first) :], other)):
+        kept = min(count, length)
+        rows[:, :, length - kept :] = buffer[:, :, count - kept : count]
+    return out

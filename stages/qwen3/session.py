@@ -15,6 +15,10 @@ from stages.qwen3.model import Qwen3
 from stages.qwen3.template import ChatTokenizer
 
 
+class ContextError(ValueError):
+    """A turn that does not fit into the model's context. The conversation is as it was before."""
+
+
 @dataclass(frozen=True)
 class Turn:
     """One answer and what it cost."""
@@ -46,21 +50,35 @@ class ChatSession:
         """Tokens of the last answer that the cache does not hold yet: its last one and the end of turn."""
 
     @torch.inference_mode()
-    def turn(self, prompt: str, on_text: Callable[[str], None] | None = None) -> Turn:
-        """Answers the next user turn.
+    def turn(
+        self,
+        prompt: str,
+        on_text: Callable[[str], None] | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> Turn:
+        """Answers the next user turn. An answer ends where the context does.
 
         Args:
+            prompt: The user's words.
             on_text: Told each new piece of the answer as it is decoded.
+            stop: Asked before each token; True ends the answer there.
+
+        Raises:
+            ContextError: if the prompt and one token of an answer do not fit into `max_position_embeddings`.
         """
         cached = self._cache.length
         new = self._pending + self._tokenizer.prompt_ids(prompt, first=cached == 0)
+        room = self._room(cached, len(new))
         started = time.perf_counter()
         logits = self._forward(new)
         prefilled = time.perf_counter()
         ids: list[int] = []
         finish, shown = Finish.LENGTH, ""
         self._pending = []
-        while len(ids) < self._decoding.max_tokens:
+        while len(ids) < room:
+            if stop():
+                finish = Finish.INTERRUPTED
+                break
             if not bool(torch.isfinite(logits).all()):
                 finish = Finish.NON_FINITE
                 break
@@ -70,7 +88,7 @@ class ChatSession:
                 break
             ids.append(token)
             shown = self._show(ids, shown, on_text)
-            if len(ids) < self._decoding.max_tokens:
+            if len(ids) < room:
                 logits = self._forward([token])
             else:
                 self._pending = [token]
@@ -79,6 +97,17 @@ class ChatSession:
         if on_text is not None and len(text) > len(shown):
             on_text(text[len(shown) :])
         return Turn(text, ids, finish, len(new), cached, prefilled - started, time.perf_counter() - prefilled)
+
+    def _room(self, cached: int, new: int) -> int:
+        """Most tokens of an answer after `new` more tokens of prompt."""
+        context = self._model.config.max_position_embeddings
+        left = context - cached - new
+        if left < 1:
+            raise ContextError(
+                f"{cached} tokens so far and {new} of this turn leave no room in the model's context of {context}"
+                " (max_position_embeddings): ask something shorter or start a new conversation"
+            )
+        return min(left, self._decoding.max_tokens)
 
     def _forward(self, ids: list[int]) -> torch.Tensor:
         device = self._model.model.embed_tokens.weight.device

@@ -70,9 +70,23 @@ def load_tokenizer(model_dir: Path, config: Qwen3Config, template: Template) -> 
     size = tokenizer.get_vocab_size()
     if size > config.vocab_size:
         faults.append(f"has {size} tokens, config.json says vocab_size {config.vocab_size}: they are not of one model")
-    eos = config.eos_token_id
-    if not faults and eos not in (-1, ids[END_OF_TURN], ids[END_OF_TEXT]):
-        faults.append(f"{END_OF_TURN} is {ids[END_OF_TURN]}, {END_OF_TEXT} is {ids[END_OF_TEXT]}; config.json says eos {eos}")
+    faults += [
+        f"{token} is {number}, past config.json's vocab_size {config.vocab_size}"
+        for token, number in ids.items()
+        if number >= config.vocab_size
+    ]
+    if len(ids) == len(markers):
+        faults += _id_faults(config, ids)
     if faults:
         raise ConfigError(path, faults)
     return ChatTokenizer(tokenizer, template, ids[END_OF_TURN], frozenset((ids[END_OF_TURN], ids[END_OF_TEXT])))
+
+
+def _id_faults(config: Qwen3Config, ids: dict[str, int]) -> list[str]:
+    """Where the config's special ids are not the tokenizer's; -1 says nothing."""
+    allowed = {"eos_token_id": (END_OF_TURN, END_OF_TEXT), "bos_token_id": (END_OF_TEXT, START_OF_TURN)}
+    return [
+        f"config.json says {key} {value}; here " + ", ".join(f"{token} is {ids[token]}" for token in tokens)
+        for key, tokens in allowed.items()
+        if (value := getattr(config, key)) != -1 and value not in [ids[token] for token in tokens]
+    ]

@@ -15,7 +15,8 @@ import torch
 
 from stages.contract import ComputeDtype, InferencePath, ScaleRule
 from stages.dat import DatFile, ElemType, Payload, Written, rewrite, tensor_bytes
-from stages.nvfp4.codec import BLOCK, Bundle, ScaleFormat, decode, encode
+from stages.nvfp4.codec import Bundle, ScaleFormat, encode_onto
+from stages.nvfp4.entries import QDATA, SCALE_FORMATS, TWO_LEVEL, bundle_faults, bundle_values, read_bundle
 from stages.nvfp4.linear import Linear
 from stages.qwen3.config import Qwen3Config
 from stages.qwen3.model import Qwen3
@@ -23,11 +24,6 @@ from stages.qwen3.model import Qwen3
 HEAD = "lm_head.weight"
 EMBEDDING = "model.embed_tokens.weight"
 _DTYPES = {ComputeDtype.BF16: torch.bfloat16, ComputeDtype.FP16: torch.float16, ComputeDtype.FP32: torch.float32}
-_SCALE_FORMATS = {
-    ElemType.E4M3: ScaleFormat.E4M3,
-    ElemType.FLOAT16: ScaleFormat.FLOAT16,
-    ElemType.FLOAT32: ScaleFormat.FLOAT32,
-}
 _FLOATS = (ElemType.FLOAT16, ElemType.BFLOAT16, ElemType.FLOAT32, ElemType.FLOAT64)
 _DECODED_ELEMENTS = 1 << 24  # decoded or encoded at a time: bounds the temporaries of loading and export
 
@@ -57,6 +53,8 @@ class Layout:
     """Parameters stored as NVFP4, with the format of their scales."""
     plain: dict[str, ElemType]
     """Parameters stored as numbers."""
+    two_level: frozenset[str] = frozenset()
+    """Those of `bundles` that have a scale of the tensor too. They can be used, not trained."""
 
     @property
     def names(self) -> list[str]:
@@ -77,22 +75,26 @@ def layout_of(dat: DatFile, config: Qwen3Config) -> Layout:
     Raises:
         WeightError: listing every entry that is missing or of a wrong shape or type. Entries that are not known are passed over.
     """
-    tied = not any(HEAD + suffix in dat.entries for suffix in ("", ".qdata"))
+    tied = not any(HEAD + suffix in dat.entries for suffix in ("", QDATA, TWO_LEVEL + QDATA))
     faults: list[str] = []
     bundles: dict[str, ScaleFormat] = {}
     plain: dict[str, ElemType] = {}
+    two_level = set()
     if tied and not config.tie_word_embeddings:
         faults.append(f"{HEAD}: missing, and config.json says the head is not tied to the embedding")
     for name, shape in parameter_shapes(config, tied).items():
-        if f"{name}.qdata" in dat.entries:
+        if name + QDATA in dat.entries:
             bundles[name] = _check_bundle(dat, name, shape, faults)
+        elif name + TWO_LEVEL + QDATA in dat.entries:
+            bundles[name] = _check_bundle(dat, name + TWO_LEVEL, shape, faults)
+            two_level.add(name)
         elif name in dat.entries:
             plain[name] = _check_plain(dat, name, shape, faults)
         else:
             faults.append(f"{name}: missing, neither as {name} nor as {name}.qdata")
     if faults:
         raise WeightError(dat.path, faults)
-    return Layout(tied, bundles, plain)
+    return Layout(tied, bundles, plain, frozenset(two_level))
 
 
 def _check_plain(dat: DatFile, name: str, shape: tuple[int, ...], faults: list[str]) -> ElemType:
@@ -105,50 +107,37 @@ def _check_plain(dat: DatFile, name: str, shape: tuple[int, ...], faults: list[s
 
 
 def _check_bundle(dat: DatFile, name: str, shape: tuple[int, ...], faults: list[str]) -> ScaleFormat:
-    codes, scales = dat.entries[f"{name}.qdata"], dat.entries.get(f"{name}.scale")
-    if len(shape) != 2:
-        faults.append(f"{name}.qdata: a bundle for a parameter of shape {list(shape)}; only linear weights can be NVFP4")
-        return ScaleFormat.E4M3
-    rows, columns = shape
-    if codes.shape != (rows, columns // 2) or codes.elem_type not in (ElemType.UINT8, ElemType.RAW):
-        faults.append(f"{name}.qdata: {codes.elem_type.name} {list(codes.shape)}, config.json asks for UINT8 {[rows, columns // 2]}")
-    if scales is None:
-        faults.append(f"{name}.scale: missing beside {name}.qdata")
-        return ScaleFormat.E4M3
-    if scales.shape != (rows, columns // BLOCK) or scales.elem_type not in _SCALE_FORMATS:
-        faults.append(f"{name}.scale: {scales.elem_type.name} {list(scales.shape)}, config.json asks for E4M3 {[rows, columns // BLOCK]}")
-    return _SCALE_FORMATS.get(scales.elem_type, ScaleFormat.E4M3)
+    found = bundle_faults(dat, name, shape)
+    faults += found
+    return ScaleFormat.E4M3 if found else SCALE_FORMATS[dat.entries[f"{name}.scale"].elem_type]
 
 
-def _row_slices(rows: int, columns: int) -> Iterator[slice]:
+def row_slices(rows: int, columns: int) -> Iterator[slice]:
+    """Cuts [rows, columns] into pieces whose temporaries are small."""
     step = max(1, _DECODED_ELEMENTS // max(1, columns))
     for start in range(0, rows, step):
         yield slice(start, min(rows, start + step))
-
-
-def read_bundle(dat: DatFile, name: str, rows: slice | None = None) -> Bundle:
-    """Codes and scales of a parameter as stored."""
-    return Bundle(dat.tensor(f"{name}.qdata", rows), dat.tensor(f"{name}.scale", rows))
 
 
 def stored_values(dat: DatFile, layout: Layout, name: str, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """The values of a parameter as the file has them, in `dtype` on `device`. Temporaries are bounded."""
     if name in layout.plain:
         return dat.tensor(name).to(device=device, dtype=dtype)
-    rows, half = dat.entries[f"{name}.qdata"].shape
+    entry = name + TWO_LEVEL if name in layout.two_level else name
+    rows, half = dat.entries[entry + QDATA].shape
     out = torch.empty(rows, half * 2, dtype=dtype, device=device)
-    for piece in _row_slices(rows, half * 2):
-        bundle = read_bundle(dat, name, piece)
-        out[piece] = decode(Bundle(bundle.codes.to(device), bundle.scales.to(device)), dtype)
+    for piece in row_slices(rows, half * 2):
+        out[piece] = bundle_values(dat, entry, piece, dtype, device)
     return out
 
 
 def master_values(dat: DatFile, layout: Layout, name: str, device: torch.device) -> torch.Tensor:
     """A parameter's master: BF16, which holds every NVFP4 value with E4M3 scales and every float16 that came from BF16.
 
-    A plain entry that BF16 cannot hold exactly gets a float32 master, because rounding it would change the model before step 1.
+    An entry that BF16 cannot hold exactly (plain, or with float scales) gets a float32 master, because rounding it would change
+    the model before step 1.
     """
-    if name in layout.bundles:
+    if layout.bundles.get(name) is ScaleFormat.E4M3:
         return stored_values(dat, layout, name, torch.bfloat16, device)
     values = stored_values(dat, layout, name, torch.float32, device)
     rounded = values.bfloat16()
@@ -170,9 +159,13 @@ def load_model(
         path: `bridge` for the stored values in the compute dtype; `fp2` for masters with NVFP4 rounding by `rule`.
 
     Raises:
-        WeightError: see `layout_of`.
+        WeightError: see `layout_of`; also for `fp2` of a file in two levels.
+        DatError: if a scale is NaN.
     """
     layout = layout_of(dat, config)
+    if layout.two_level and path is InferencePath.FP2:
+        remedy = "two scale levels can be used but not trained: make a one-level file with `python -m stages.convert`"
+        raise WeightError(dat.path, [f"{name}: {remedy}" for name in sorted(layout.two_level)])
     with torch.device("meta"):
         model = Qwen3(config, layout.tied)
     model.compute_dtype = torch_dtype(compute_dtype, device)
@@ -202,32 +195,25 @@ def export(source: DatFile, layout: Layout, masters: dict[str, torch.Tensor], ru
     for name, master in masters.items():
         if name in layout.bundles:
             # Codes and scales are separate entries: each encodes again rather than keep the other's half in memory.
-            replaced[f"{name}.qdata"] = partial(_codes, source, layout, name, master, rule)
-            replaced[f"{name}.scale"] = partial(_scales, source, layout, name, master, rule)
+            replaced[f"{name}.qdata"] = partial(_codes, source, name, master, rule)
+            replaced[f"{name}.scale"] = partial(_scales, source, name, master, rule)
         else:
             replaced[name] = partial(_plain, source, name, master)
     return rewrite(source, path, replaced)
 
 
-def _codes(source: DatFile, layout: Layout, name: str, master: torch.Tensor, rule: ScaleRule) -> Iterator[memoryview]:
-    return (tensor_bytes(bundle.codes) for bundle in _encoded(source, layout, name, master, rule))
+def _codes(source: DatFile, name: str, master: torch.Tensor, rule: ScaleRule) -> Iterator[memoryview]:
+    return (tensor_bytes(bundle.codes) for bundle in _encoded(source, name, master, rule))
 
 
-def _scales(source: DatFile, layout: Layout, name: str, master: torch.Tensor, rule: ScaleRule) -> Iterator[memoryview]:
-    return (tensor_bytes(bundle.scales) for bundle in _encoded(source, layout, name, master, rule))
+def _scales(source: DatFile, name: str, master: torch.Tensor, rule: ScaleRule) -> Iterator[memoryview]:
+    return (tensor_bytes(bundle.scales) for bundle in _encoded(source, name, master, rule))
 
 
-def _encoded(source: DatFile, layout: Layout, name: str, master: torch.Tensor, rule: ScaleRule) -> Iterator[Bundle]:
-    rows, columns = master.shape
-    for piece in _row_slices(rows, columns):
+def _encoded(source: DatFile, name: str, master: torch.Tensor, rule: ScaleRule) -> Iterator[Bundle]:
+    for piece in row_slices(*master.shape):
         stored = read_bundle(source, name, piece)
-        stored = Bundle(stored.codes.to(master.device), stored.scales.to(master.device))
-        new = encode(master[piece], rule, layout.bundles[name])
-        same = (decode(stored, master.dtype) == master[piece]).view(-1, columns // BLOCK, BLOCK).all(dim=2)
-        codes = torch.where(same.repeat_interleave(BLOCK // 2, dim=1), stored.codes, new.codes)
-        # float8 has no `where`; its bytes do.
-        scales = torch.where(same, stored.scales.float(), new.scales.float()).to(new.scales.dtype)
-        yield Bundle(codes, scales)
+        yield encode_onto(Bundle(stored.codes.to(master.device), stored.scales.to(master.device)), master[piece], rule)
 
 
 def _plain(source: DatFile, name: str, master: torch.Tensor) -> Iterator[memoryview]:

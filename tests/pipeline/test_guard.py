@@ -650,3 +650,35 @@ def test_gpu_memory_of_a_grandchild(tmp_path: Path, folder: Path) -> None:
     assert 3 * 1024 < report.peak_mib < 4.5 * 1024
     assert report.breach_to_kill_ms is not None and report.breach_to_kill_ms < 100
     assert not [pid for pid in pids_in(folder, 1) if alive(pid)]
+
+
+KILLS_ITS_KEEPER = """
+import os, signal, sys
+from pipeline import guard, keeper
+early = sys.argv[1] == "early"
+if early:
+    fork = os.fork
+    def deadly():
+        pid = fork()
+        if pid: os.kill(pid, signal.SIGKILL)
+        return pid
+    os.fork = deadly
+start = keeper.start
+def started(command):
+    kept = start(command)
+    os.kill(kept.keeper_pid, signal.SIGKILL)
+    while open(f"/proc/{kept.keeper_pid}/stat").read().rpartition(")")[2].split()[0] != "Z": pass
+    return kept
+keeper.start = start if early else started
+sys.exit(guard.main(["--gpu-limit-gb", "4", "--reader", "resident", "--", "touch", sys.argv[2]]))
+"""
+
+
+@pytest.mark.parametrize("moment", ["early", "before the command is let go"])
+def test_a_keeper_killed_before_the_command_starts_is_told_as_killed(tmp_path: Path, moment: str) -> None:
+    mark = tmp_path / "started"
+    done = subprocess.run([sys.executable, "-c", KILLS_ITS_KEEPER, moment, str(mark)], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 128 + signal.SIGKILL, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "second process" in done.stderr
+    assert not mark.exists()

@@ -103,7 +103,7 @@ def test_latest_finished_attempt_counts_and_interrupted_ones_do_not(journal: Jou
     found = journal.find_finished("k1")
     assert found is not None
     assert found[0].number == 2
-    assert journal.find_interrupted("k1") == attempt(3)
+    assert journal.find_interrupted("k1") == [attempt(3)]
 
 
 def test_wrong_order_is_refused_and_changes_nothing(journal: Journal) -> None:

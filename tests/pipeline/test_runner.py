@@ -181,8 +181,8 @@ def test_the_command_runs_again_by_hand(project: Path) -> None:
     assert again.read_text(encoding="utf-8") == (project / result.end.final_weight).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("signals", [1, 2])
-def test_interrupted_by_signal_then_resumed(project: Path, signals: int) -> None:
+@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGINT] * 2, [signal.SIGTERM]], ids=["once", "twice", "sigterm"])
+def test_interrupted_by_signal_then_resumed(project: Path, signals: list[signal.Signals]) -> None:
     """A real control process; the first signal lets the step end, the second ends at once; the same command goes on."""
     program = (
         "import sys; from pathlib import Path; from tests.pipeline.test_runner import go, stage, NO_IDENTITY\n"
@@ -194,8 +194,8 @@ def test_interrupted_by_signal_then_resumed(project: Path, signals: int) -> None
     while not (events := list((project / "artifacts" / "runs").glob("*/02-G-attempt1/events.jsonl"))) and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(0.3)
-    for _ in range(signals):
-        process.send_signal(signal.SIGINT)
+    for number in signals:
+        process.send_signal(number)
         time.sleep(0.05)
     assert process.wait(10) == ExitCode.INTERRUPTED
     steps = events[0].read_text(encoding="utf-8").count('"step"')

@@ -60,6 +60,13 @@ def test_both_weights_are_asked_once(project: Path) -> None:
     assert len(started) == 4, "the other path gives other answers"
 
 
+@pytest.mark.parametrize("path", InferencePath)
+def test_both_weights_are_asked_through_the_path_that_was_named(project: Path, path: InferencePath) -> None:
+    _, folder = judged(project, weight(project, "new.dat", identity=True), path=path)
+    asked = [json.loads((project / folder / f"{name}-request.json").read_text(encoding="utf-8")) for name in ("answers", "base-answers")]
+    assert [request["path"] for request in asked] == [path.value] * 2
+
+
 def test_a_weight_that_cannot_be_read_is_named(project: Path) -> None:
     (project / "bad.dat").write_text("no weight", encoding="utf-8")
     with pytest.raises(AnswersFailed, match=r"bad\.dat"):

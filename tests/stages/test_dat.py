@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -154,3 +157,90 @@ def test_no_unpickling_anywhere_in_the_project() -> None:
         if word in p.read_text("utf-8")
     ]
     assert not guilty
+
+
+def _sparse(path: Path, specs: list[Spec]) -> None:
+    """A file whose payloads are holes: zeros that take no disk."""
+    with path.open("wb") as file:
+        file.write(leb128(len(specs)))
+        for spec in specs:
+            file.write(spec.header())
+            file.seek(spec.nbytes, 1)
+        file.truncate(file.tell())
+
+
+def test_an_entry_past_4_gb_is_read_where_it_is(path: Path) -> None:
+    rows = (1 << 32) // 4096 + 100
+    _sparse(path, [Spec("large", ElemType.UINT8, (rows, 4096)), Spec("after", ElemType.INT32, (1,))])
+    with path.open("r+b") as file:
+        file.seek(len(leb128(2)) + len(Spec("large", ElemType.UINT8, (rows, 4096)).header()) + (rows - 1) * 4096)
+        file.write(b"\x07\x08")
+    with DatFile(path) as dat:
+        assert dat.entries["large"].nbytes > 1 << 32
+        assert dat.tensor("large", slice(rows - 2, rows)).nonzero().tolist() == [[1, 0], [1, 1]]
+        with dat.raw("large") as view:
+            assert view[-4096:-4094] == b"\x07\x08"
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from stages.dat import DatFile, rewrite
+def peak():
+    # not ru_maxrss, which a child inherits from the process that started it
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+idle = peak()
+with DatFile(Path(sys.argv[1])) as dat:
+    if len(sys.argv) > 2:
+        new = b"\\x01" * dat.entries["0"].nbytes
+        rewrite(dat, Path(sys.argv[2]), {"0": lambda: [new]})
+print(peak(), peak() - idle)
+"""
+
+
+def _peak(*arguments: Path) -> list[float]:
+    command = [sys.executable, "-c", PEAK, *map(str, arguments)]
+    return [float(v) for v in subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()]
+
+
+def test_opening_a_4b_sized_file_maps_it(path: Path) -> None:
+    _sparse(path, [Spec(str(i), ElemType.UINT8, (9728, 1280)) for i in range(233)])
+    assert path.stat().st_size > 2.9e9
+    whole, grown = _peak(path)
+    assert whole < 300 and grown < 40, f"{whole} MiB, {grown} MiB of them by opening"
+
+
+def test_rewriting_holds_one_entry_at_most(path: Path) -> None:
+    _sparse(path, [Spec(str(i), ElemType.UINT8, (1024, 16384)) for i in range(16)])
+    _, grown = _peak(path, path.with_name("again.dat"))
+    assert grown < 48, f"{grown} MiB for entries of 16 MiB, copied through a buffer of 4 MiB"
+    assert path.with_name("again.dat").stat().st_size == path.stat().st_size
+    with DatFile(path.with_name("again.dat")) as dat:
+        assert dat.tensor("0").min() == 1 and dat.tensor("15").max() == 0
+
+
+@pytest.mark.slow
+def test_an_entry_of_4_gb_is_written_and_read_back(path: Path) -> None:
+    piece, count = bytes(range(256)) * (1 << 16), 257
+    spec = Spec("large", ElemType.UINT8, (count, len(piece)))
+    write_dat(path, [(spec, lambda: (piece for _ in range(count))), (Spec("after", ElemType.UINT8, (2,)), lambda: [b"\x05\x06"])])
+    with DatFile(path) as dat:
+        assert dat.entries["large"].nbytes > 1 << 32 and dat.tensor("after").tolist() == [5, 6]
+        assert bytes(tensor_bytes(dat.tensor("large", slice(count - 1, count)))) == piece
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 5 << 20, (13 << 20) + 3])
+def test_large_payloads_read_by_several_threads_are_whole(path: Path, size: int) -> None:
+    values = torch.randint(0, 256, (size,), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    write_dat(path, [(Spec("x", ElemType.INT8, ()), lambda: [b"\1"]), (Spec("a", ElemType.UINT8, (size,)), lambda: [tensor_bytes(values)])])
+    with DatFile(path) as dat:
+        assert torch.equal(dat.tensor("a"), values)
+        assert b"".join(bytes(piece) for piece in dat.pieces("a", 1 << 20)) == bytes(tensor_bytes(values))
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_an_error(path: Path) -> None:
+    _write(path, [Spec("a", ElemType.UINT8, (12 << 20,))])
+    with DatFile(path) as dat:
+        os.truncate(path, 5 << 20)
+        with pytest.raises(DatError, match="became shorter"):
+            dat.tensor("a")

@@ -1,0 +1,1 @@
+"""Measurements on a GPU machine. Each prints one table and writes one JSON."""

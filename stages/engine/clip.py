@@ -1,0 +1,38 @@
+"""`stages.optim.clip.RunningClip` in two launches a gradient, which a CUDA graph can replay."""
+
+from __future__ import annotations
+
+import torch
+
+from stages.optim.clip import RunningClip
+
+_EACH = 16384  # elements summed by one program
+_BLOCK = 2048
+
+
+class FusedClip(RunningClip):
+    """See `RunningClip`.
+
+    Args:
+        largest: Most elements of one gradient.
+    """
+
+    def __init__(self, names: list[str], max_norm: float, device: torch.device, largest: int) -> None:
+        super().__init__(names, max_norm, device)
+        self._partial = torch.zeros(-(-largest // _EACH), device=device)
+        self._factor = torch.ones((), device=device)
+
+    def factor(self, name: str, grad: torch.Tensor) -> torch.Tensor | None:
+        """See `RunningClip.factor`. The tensor that is returned serves every call."""
+        from stages.engine import kernels_head  # Triton comes with CUDA builds only
+
+        programs = -(-grad.numel() // _EACH)
+        kernels_head.squares[(programs,)](grad, self._partial, grad.numel(), EACH=_EACH, BLOCK=_BLOCK, num_warps=8)
+        kernels_head.clip_factor[(1,)](
+            self._partial, programs, self._squares, self._index[name], len(self._index), self._max_norm, self._factor, BLOCK=1024
+        )  # fmt: skip
+        return self._factor if self._max_norm else None
+
+    def norm_square(self) -> torch.Tensor:
+        """0-dim on the device: the square of `norm`."""
+        return self._squares.sum()

@@ -1,0 +1,93 @@
+"""Triton kernels of the head and of gradient norms: softmax by pieces of the vocabulary, rows of the embedding, sums of squares."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit(do_not_specialize=["first"])
+def softmax_piece(logits, largest, total, chosen, targets, first, width, BLOCK: tl.constexpr):
+    """Takes logits [n, width] of the words from `first` on into each position's running maximum, sum and target logit."""
+    row = tl.program_id(0)
+    target = tl.load(targets + row) - first
+    if tl.load(targets + row) >= 0:
+        top = tl.load(largest + row)
+        added = tl.load(total + row)
+        base = row.to(tl.int64) * width
+        for start in range(0, width, BLOCK):
+            at = start + tl.arange(0, BLOCK)
+            value = tl.load(logits + base + at, mask=at < width, other=float("-inf")).to(tl.float32)
+            new = tl.maximum(top, tl.max(value, 0))
+            added = added * tl.exp(top - new) + tl.sum(tl.exp(value - new), 0)
+            top = new
+        tl.store(largest + row, top)
+        tl.store(total + row, added)
+        if (target >= 0) & (target < width):
+            tl.store(chosen + row, tl.load(logits + base + target).to(tl.float32))
+
+
+@triton.jit(do_not_specialize=["first"])
+def softmax_grad(logits, largest, total, targets, share, first, width, BLOCK: tl.constexpr):
+    """Logits [n, width] to the loss's gradient by them, in place; 0 where there is no target."""
+    row = tl.program_id(0)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    target = tl.load(targets + row)
+    base = row.to(tl.int64) * width
+    value = tl.load(logits + base + at, mask=at < width, other=0.0).to(tl.float32)
+    value = tl.exp(value - tl.load(largest + row)) / tl.load(total + row)
+    value = (value - tl.where(at == target - first, 1.0, 0.0)) * tl.load(share)
+    value = tl.where(target >= 0, value, 0.0)
+    tl.store(logits + base + at, value.to(logits.dtype.element_ty), mask=at < width)
+
+
+@triton.jit(do_not_specialize=["first", "rows"])
+def add_rows(out, grad, ids, order, count, first, rows, size, BLOCK: tl.constexpr):
+    """Adds rows of `grad` to the rows of `out` whose word they belong to, in a fixed order.
+
+    `ids` are sorted, `order` says whence each came. The program of an id's first occurrence adds up all of them.
+    """
+    place = tl.program_id(0)
+    word = tl.load(ids + place)
+    before = tl.load(ids + tl.maximum(place - 1, 0))
+    if (word >= first) & (word < first + rows) & ((place == 0) | (before != word)):
+        at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        inside = at < size
+        total = tl.zeros([BLOCK], tl.float32)
+        same = word
+        while same == word:
+            source = tl.load(order + place) * size
+            total += tl.load(grad + source + at, mask=inside, other=0.0).to(tl.float32)
+            place += 1
+            same = tl.load(ids + place, mask=place < count, other=-1)
+        cell = out + (word - first) * size + at
+        tl.store(cell, (tl.load(cell, mask=inside, other=0.0).to(tl.float32) + total).to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def squares(grad, partial, n, EACH: tl.constexpr, BLOCK: tl.constexpr):
+    """Sum of squares of EACH elements a program."""
+    base = tl.program_id(0).to(tl.int64) * EACH
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in tl.static_range(0, EACH, BLOCK):
+        at = base + start + tl.arange(0, BLOCK)
+        value = tl.load(grad + at, mask=at < n, other=0.0).to(tl.float32)
+        total += value * value
+    tl.store(partial + tl.program_id(0), tl.sum(total, 0))
+
+
+@triton.jit(do_not_specialize=["index", "count", "names", "max_norm"])
+def clip_factor(partial, count, all_squares, index, names, max_norm, factor, BLOCK: tl.constexpr):
+    """Keeps one gradient's squared norm among all of them, and makes the clipping factor of their sum."""
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, count, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        total += tl.load(partial + at, mask=at < count, other=0.0)
+    mine = tl.sum(total, 0)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, names, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        total += tl.load(all_squares + at, mask=(at < names) & (at != index), other=0.0)
+    norm = tl.sqrt(tl.sum(total, 0) + mine)
+    tl.store(all_squares + index, mine)
+    tl.store(factor, tl.minimum(max_norm / (norm + 1e-6), 1.0))

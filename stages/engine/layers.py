@@ -1,0 +1,119 @@
+"""Forward and backward of one transformer layer, written out: what is kept between them, and when each weight is updated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+
+from stages.engine import ops
+from stages.engine.weights import Group, Update, Workspace
+from stages.qwen3.config import Qwen3Config
+from stages.qwen3.model import Layer
+
+
+@dataclass
+class Kept:
+    """What the backward pass of a layer needs; n is batch × length."""
+
+    x: torch.Tensor
+    """Input [n, hidden]."""
+    qkv: torch.Tensor
+    """[n, (Q + 2 K) × head_dim], before norms and positions."""
+    attention: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+    """Query, key, value and result, of attention's own autograd graph."""
+    middle: torch.Tensor
+    """[n, hidden] after attention."""
+    merged: torch.Tensor
+    """Gate and up [n, 2 × intermediate]."""
+
+
+class LayerEngine:
+    """One layer. Its parameters are the model's own: they are changed in place.
+
+    Args:
+        prefix: Of the layer's parameter names, with the dot.
+    """
+
+    def __init__(self, layer: Layer, prefix: str, config: Qwen3Config, trained: set[str], workspace: Workspace, update: Update) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        named = {"self_attn": attention, "mlp": mlp}
+
+        def group(owner: str, *names: str) -> Group:
+            linears = {f"{prefix}{owner}.{n}.weight": getattr(named[owner], n) for n in names}
+            return Group(linears, trained, workspace, update)
+
+        self._qkv, self._out = group("self_attn", "q_proj", "k_proj", "v_proj"), group("self_attn", "o_proj")
+        self._merged, self._down = group("mlp", "gate_proj", "up_proj"), group("mlp", "down_proj")
+        self._norms = {
+            "input": (f"{prefix}input_layernorm.weight", layer.input_layernorm.weight.data),
+            "post": (f"{prefix}post_attention_layernorm.weight", layer.post_attention_layernorm.weight.data),
+            "q": (f"{prefix}self_attn.q_norm.weight", attention.q_norm.weight.data),
+            "k": (f"{prefix}self_attn.k_norm.weight", attention.k_norm.weight.data),
+        }
+        self._counts = (config.num_attention_heads, config.num_key_value_heads)
+        self._head_dim, self._eps = config.head_dim, config.rms_norm_eps
+        self._trained, self._update = trained, update
+
+    def forward(self, x: torch.Tensor, table: ops.Table) -> tuple[torch.Tensor, Kept]:
+        """[n, hidden] to the same, and what `backward` needs."""
+        length, (q, k), dim = len(table[0]), self._counts, self._head_dim
+        qkv = self._qkv.forward(ops.rms_norm(x, self._weight("input"), self._eps))
+        query, key = ops.heads(qkv, self._weight("q"), self._weight("k"), table, length, dim, self._counts, self._eps)
+        value = qkv.view(-1, length, q + 2 * k, dim)[:, :, q + k :]
+        leaves = [t.view(-1, length, t.shape[-2], dim).transpose(1, 2).detach() for t in (query, key)]
+        leaves.append(value.transpose(1, 2).detach())
+        with torch.enable_grad():
+            for leaf in leaves:
+                leaf.requires_grad_()
+            result = F.scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], is_causal=length > 1, enable_gqa=q != k)
+        middle = x + self._out.forward(_rows(result.detach()))
+        merged = self._merged.forward(ops.rms_norm(middle, self._weight("post"), self._eps))
+        out = middle + self._down.forward(ops.swiglu(merged))
+        return out, Kept(x, qkv, (leaves[0], leaves[1], leaves[2], result), middle, merged)
+
+    def backward(self, grad: torch.Tensor, kept: Kept, table: ops.Table) -> torch.Tensor:
+        """Gradient of the input from that of the output [n, hidden]; updates every trained parameter. Uses `kept` up."""
+        active, g = ops.swiglu_backward(kept.merged, self._down.input_grad(grad))
+        self._down.learn(grad, active)
+        del active
+        g = self._merged.backward(g, ops.rms_norm(kept.middle, self._weight("post"), self._eps))
+        middle = self._norm_backward("post", kept.middle, g, grad)
+        g = self._attention_backward(middle, kept, table)
+        g = self._qkv.backward(g, ops.rms_norm(kept.x, self._weight("input"), self._eps))
+        return self._norm_backward("input", kept.x, g, middle)
+
+    def _weight(self, norm: str) -> torch.Tensor:
+        return self._norms[norm][1]
+
+    def _attention_backward(self, grad: torch.Tensor, kept: Kept, table: ops.Table) -> torch.Tensor:
+        query, key, value, result = kept.attention
+        g = self._out.backward(grad, _rows(result.detach()))
+        batch, heads, length, dim = result.shape
+        g = g.view(batch, length, heads, dim).transpose(1, 2)
+        found = torch.autograd.grad(result, (query, key, value), g)
+        g_query, g_key, g_value = (t.transpose(1, 2).reshape(batch * length, -1, dim) for t in found)
+        out, q_grad, k_grad = ops.heads_backward(
+            kept.qkv, self._weight("q"), self._weight("k"), table, length, dim, self._counts, self._eps,
+            (g_query, g_key, g_value),
+        )  # fmt: skip
+        self._update_norm("q", q_grad)
+        self._update_norm("k", k_grad)
+        return out
+
+    def _norm_backward(self, norm: str, x: torch.Tensor, grad: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        out, weight_grad = ops.rms_norm_backward(x, self._weight(norm), self._eps, grad, residual)
+        self._update_norm(norm, weight_grad)
+        return out
+
+    def _update_norm(self, norm: str, grad: torch.Tensor) -> None:
+        name, weight = self._norms[norm]
+        if name in self._trained:
+            self._update(name, weight, grad, 0)
+
+
+def _rows(heads: torch.Tensor) -> torch.Tensor:
+    """[batch, heads, length, dim] to [batch × length, heads × dim]."""
+    batch, count, length, dim = heads.shape
+    return heads.transpose(1, 2).reshape(batch * length, count * dim)

@@ -1,0 +1,133 @@
+"""What a layer does between its matrix products: Triton on CUDA, plain PyTorch elsewhere. Each function says its formula."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+from stages.qwen3.model import rotate
+
+Table = tuple[torch.Tensor, torch.Tensor]
+"""cos and sin, each [length, head_dim] in the compute dtype."""
+
+_PROGRAMS = 512  # of a backward that sums over tokens: more make the partial sums larger than they save
+
+
+def _next_power(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def fused(x: torch.Tensor) -> bool:
+    """Whether the Triton kernels are used for this tensor."""
+    return x.is_cuda
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """x / rms(x) × weight for rows [n, size]; see `stages.qwen3.model.RMSNorm`."""
+    if not fused(x):
+        return F.rms_norm(x.float(), (x.shape[-1],), None, eps).to(x.dtype) * weight.to(x.dtype)
+    from stages.engine import kernels
+
+    out = torch.empty_like(x)
+    kernels.rms_forward[(len(x),)](x, weight, out, x.shape[1], eps, BLOCK=_next_power(x.shape[1]), num_warps=8)
+    return out
+
+
+def rms_norm_backward(
+    x: torch.Tensor, weight: torch.Tensor, eps: float, grad: torch.Tensor, residual: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(residual + gradient of x [n, size], gradient of weight float32 [size]). `residual` may be overwritten."""
+    rows, size = x.shape
+    if not fused(x):
+        value, g = x.float(), grad.float()
+        root = torch.rsqrt(value.square().mean(dim=1, keepdim=True) + eps)
+        normed = value * root
+        scaled = g * weight.float()
+        inner = root * (scaled - normed * (scaled * normed).mean(dim=1, keepdim=True))
+        return (residual.float() + inner).to(x.dtype), (g * normed).sum(dim=0)
+    from stages.engine import kernels
+
+    programs = min(rows, _PROGRAMS)
+    partial = torch.empty(programs, size, dtype=torch.float32, device=x.device)
+    kernels.rms_backward[(programs,)](
+        x, weight, grad, residual, residual, partial, rows, size, eps, BLOCK=_next_power(size), num_warps=8
+    )  # fmt: skip
+    return residual, partial.sum(dim=0)
+
+
+def heads(
+    qkv: torch.Tensor, q_weight: torch.Tensor, k_weight: torch.Tensor, table: Table, length: int, head_dim: int,
+    counts: tuple[int, int], eps: float,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Normed and rotated query [n, Q, head_dim] and key [n, K, head_dim] of merged projections [n, (Q + 2 K) × head_dim]."""
+    q, k = counts
+    if not fused(qkv):
+        split = qkv.view(len(qkv), -1, head_dim)
+        query = rms_norm(split[:, :q].reshape(-1, head_dim), q_weight, eps).view(-1, length, q, head_dim)
+        key = rms_norm(split[:, q : q + k].reshape(-1, head_dim), k_weight, eps).view(-1, length, k, head_dim)
+        spread = (table[0][:, None], table[1][:, None])
+        return rotate(query, spread).view(-1, q, head_dim), rotate(key, spread).view(-1, k, head_dim)
+    from stages.engine import kernels
+
+    query = qkv.new_empty(len(qkv), q, head_dim)
+    key = qkv.new_empty(len(qkv), k, head_dim)
+    kernels.heads_forward[(len(qkv),)](
+        qkv, q_weight, k_weight, *table, query, key, length,
+        Q=q, K=k, QP=_next_power(q), KP=_next_power(k), HALF=head_dim // 2, eps=eps,
+    )  # fmt: skip
+    return query, key
+
+
+def heads_backward(
+    qkv: torch.Tensor, q_weight: torch.Tensor, k_weight: torch.Tensor, table: Table, length: int, head_dim: int, counts: tuple[int, int],
+    eps: float, grads: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """(gradient of `qkv`, of the query's norm, of the key's norm); `grads` are those of query, key and value, each [n, heads, head_dim]."""
+    q, k = counts
+    if not fused(qkv):
+        with torch.enable_grad():
+            leaves = [t.detach().float().requires_grad_() for t in (qkv, q_weight, k_weight)]
+            tables = (table[0].float(), table[1].float())
+            query, key = heads(leaves[0], leaves[1], leaves[2], tables, length, head_dim, counts, eps)
+            found = torch.autograd.grad((query, key), leaves, (grads[0].float(), grads[1].float()))
+        out = found[0].to(qkv.dtype)
+        out.view(len(qkv), -1, head_dim)[:, q + k :] = grads[2]
+        return out, found[1], found[2]
+    from stages.engine import kernels
+
+    programs = min(len(qkv), _PROGRAMS)
+    partial = torch.empty(2, programs, head_dim, dtype=torch.float32, device=qkv.device)
+    out = torch.empty_like(qkv)
+    kernels.heads_backward[(programs,)](
+        qkv, q_weight, k_weight, *table, *(g.contiguous() for g in grads), out, partial[0], partial[1], len(qkv), length,
+        Q=q, K=k, QP=_next_power(q), KP=_next_power(k), HALF=head_dim // 2, eps=eps,
+    )  # fmt: skip
+    q_grad, k_grad = partial.sum(dim=1)
+    return out, q_grad, k_grad
+
+
+def swiglu(merged: torch.Tensor) -> torch.Tensor:
+    """silu(gate) × up of rows [gate, up]: [n, 2 width] to [n, width]."""
+    rows, width = len(merged), merged.shape[1] // 2
+    if not fused(merged):
+        return F.silu(merged[:, :width]) * merged[:, width:]
+    from stages.engine import kernels
+
+    out = merged.new_empty(rows, width)
+    kernels.swiglu_forward[(rows, -(-width // 1024))](merged, out, width, BLOCK=1024)
+    return out
+
+
+def swiglu_backward(merged: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(`swiglu` of `merged`, its gradient). `merged` may be overwritten."""
+    rows, width = len(merged), merged.shape[1] // 2
+    if not fused(merged):
+        with torch.enable_grad():
+            leaf = merged.detach().float().requires_grad_()
+            (found,) = torch.autograd.grad(F.silu(leaf[:, :width]) * leaf[:, width:], leaf, grad.float())
+        return swiglu(merged), found.to(merged.dtype)
+    from stages.engine import kernels
+
+    out = merged.new_empty(rows, width)
+    kernels.swiglu_backward[(rows, -(-width // 1024))](merged, grad, out, width, BLOCK=1024)
+    return out, merged

@@ -1,0 +1,122 @@
+"""Weights of matrix products: rounded to NVFP4 into a buffer that all layers share, updated the moment their gradient exists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional as F
+
+from stages.contract import ScaleRule
+from stages.nvfp4.codec import BLOCK, ScaleFormat, fake_quantize
+from stages.nvfp4.linear import Linear
+
+Update = Callable[[str, torch.Tensor, torch.Tensor, int], None]
+"""(name, master, gradient, first): updates the master's elements from `first` on; see `stages.optim.adamw.AdamW.update`."""
+
+
+class Workspace:
+    """One buffer for a rounded weight and one for a gradient, as large as the largest group needs.
+
+    Args:
+        elements: Of the largest group.
+    """
+
+    def __init__(self, elements: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.elements, self.dtype = elements, dtype
+        self._weight = torch.empty(elements, dtype=dtype, device=device)
+        self._grad = torch.empty(elements, dtype=dtype, device=device)
+
+    def weight(self, rows: int, columns: int) -> torch.Tensor:
+        """[rows, columns] of the weight buffer."""
+        return self._weight[: rows * columns].view(rows, columns)
+
+    def grad(self, rows: int, columns: int) -> torch.Tensor:
+        """[rows, columns] of the gradient buffer."""
+        return self._grad[: rows * columns].view(rows, columns)
+
+
+class Rounded:
+    """One master and the scales of its NVFP4 rounding, which are searched for once a step.
+
+    The masters are read again for the backward pass: with known scales that costs no more than decoding stored codes would in time, and
+    a byte for 16 weights instead of nine in memory.
+    """
+
+    def __init__(self, linear: Linear) -> None:
+        self.master = linear.weight.data
+        self._rule, self._format = linear.rule, linear.scale_format
+        one_pass = self.master.is_cuda and self._rule in (ScaleRule.AMAX, ScaleRule.SEARCH) and self._format is ScaleFormat.E4M3
+        blocks = self.master.numel() // BLOCK
+        self._scales = torch.empty(blocks, dtype=torch.uint8, device=self.master.device) if one_pass else None
+        self._known: set[int] = set()
+
+    def write(self, out: torch.Tensor, first: int = 0) -> None:
+        """Writes the effective weight of the rows from `first` on, as many as `out` [rows, in] has."""
+        rows = slice(first, first + len(out))
+        master = self.master[rows]
+        if self._rule is None:
+            out.copy_(master)
+        elif self._scales is None:
+            out.copy_(fake_quantize(master, self._rule, out.dtype, self._format))
+        else:
+            from stages.nvfp4.fused import round_into
+
+            per_row = master.shape[1] // BLOCK
+            scales = self._scales[rows.start * per_row : rows.stop * per_row]
+            round_into(master, out, scales, rule=self._rule, known=first in self._known)
+            self._known.add(first)
+
+    def changed(self, first: int = 0) -> None:
+        """Says that the rows from `first` on were updated."""
+        self._known.discard(first)
+
+
+class Group:
+    """Linear layers with one input, multiplied as one.
+
+    Args:
+        linears: Layers by parameter name, of one input width.
+        trained: Names of the parameters that are updated.
+    """
+
+    def __init__(self, linears: dict[str, Linear], trained: set[str], workspace: Workspace, update: Update) -> None:
+        self._parts = {name: Rounded(linear) for name, linear in linears.items()}
+        self._trained = trained & set(linears)
+        self._workspace, self._update = workspace, update
+        masters = [part.master for part in self._parts.values()]
+        self.rows, self.columns = sum(map(len, masters)), masters[0].shape[1]
+
+    def _weight(self) -> torch.Tensor:
+        out = self._workspace.weight(self.rows, self.columns)
+        start = 0
+        for part in self._parts.values():
+            part.write(out[start : start + len(part.master)])
+            start += len(part.master)
+        return out
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[n, in] to [n, sum of out]."""
+        return F.linear(x, self._weight())
+
+    def input_grad(self, grad: torch.Tensor) -> torch.Tensor:
+        """Gradient of the input [n, in] from that of the output. Belongs before `learn`."""
+        return grad @ self._weight()
+
+    def learn(self, grad: torch.Tensor, x: torch.Tensor) -> None:
+        """Updates the masters from the gradient of the output and the input [n, in]."""
+        if not self._trained:
+            return
+        out = torch.mm(grad.t(), x, out=self._workspace.grad(self.rows, self.columns))
+        start = 0
+        for name, part in self._parts.items():
+            if name in self._trained:
+                self._update(name, part.master, out[start : start + len(part.master)], 0)
+                part.changed()
+            start += len(part.master)
+
+    def backward(self, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """`input_grad`, then `learn`."""
+        back = self.input_grad(grad)
+        self.learn(grad, x)
+        return back

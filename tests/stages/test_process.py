@@ -1,0 +1,56 @@
+"""What every stage refuses and reports: paths outside of its folder, a disk that fills up while it writes."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stages.contract import WRITE_ROOT, ExitCode, ExternalRequest, StageResult
+from stages.contract.serial import dump, load_file
+from stages.process import WRITTEN_KEYS, outside_faults
+from stages.train import main
+from tests.conftest import TinyModel
+from tests.stages.test_train import _request
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_request_cannot_write_outside_of_its_folder(tiny: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "attempt"
+    good = _request(tiny, folder, steps=0, checkpoints=str(folder / "checkpoints"))
+    (folder / "link").symlink_to(tmp_path)
+    assert outside_faults(good, str(folder)) == []
+    for path in ("/etc/weight.dat", str(folder / ".." / "weight.dat"), str(folder / "link" / "weight.dat"), f"{folder}-other/weight.dat"):
+        for key in WRITTEN_KEYS:
+            if not hasattr(good, key):
+                continue
+            changed = type(good)(**{**vars(good), key: path})
+            assert outside_faults(changed, str(folder)) == outside_faults(ExternalRequest(changed, "x {output}"), str(folder))
+            assert outside_faults(changed, str(folder))[0].startswith(f"{key}: {path}: lies outside")
+    monkeypatch.setenv(WRITE_ROOT, str(folder))
+    outside = _request(tiny, folder, output_weight=str(tmp_path / "stolen.dat"))
+    (folder / "request.json").write_text(dump(outside), encoding="utf-8")
+    assert main([str(folder / "request.json")]) == ExitCode.BAD_INPUT
+    assert not Path(outside.events).exists()
+    assert not Path(outside.output_weight).exists()
+
+
+def test_a_disk_that_fills_up_during_the_export_leaves_the_old_state(tiny: TinyModel, tmp_path: Path) -> None:
+    request = _request(tiny, tmp_path, steps=1)
+    (tmp_path / "request.json").write_text(dump(request), encoding="utf-8")
+    room = tiny.weight.stat().st_size // 2
+    done = subprocess.run(
+        [sys.executable, "-m", "stages.train", str(tmp_path / "request.json")],
+        cwd=ROOT,
+        capture_output=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
+        check=False,
+    )
+    result = load_file(StageResult, Path(request.result))
+    assert (done.returncode, result.exit_code) == (ExitCode.NO_SPACE, ExitCode.NO_SPACE)
+    assert "free some space" in result.error
+    assert not [path for path in tmp_path.iterdir() if ".dat" in path.name], "no weight, and no half of one"
