@@ -73,7 +73,7 @@ lock: $(VENV)/.dev-ready ## 重做附雜湊的鎖定檔 · write requirements.lo
 	$(PIP) install --quiet --dry-run --ignore-installed --no-deps --report $(VENV)/lock.json -r $(VENV)/lock.in
 	$(PY) .ci/lock.py $(VENV)/lock.json requirements.lock
 
-audit: $(VENV)/.dev-ready ## 已知漏洞 · known holes in the pinned packages (pip-audit, needs pypi.org)
+audit: $(VENV)/.dev-ready ## 已知漏洞 · known holes in the pinned packages (pip-audit, needs the network)
 	$(PYTHON) -m venv $(VENV)/audit
 	$(VENV)/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
 	$(VENV)/audit/bin/python -m pip_audit --disable-pip --no-deps --requirement constraints.txt
