@@ -114,14 +114,15 @@ def pick_device(name: str) -> torch.device:
         StageError: if a GPU is asked for and there is none.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
         raise StageError(ExitCode.BAD_INPUT, f"device: {name!r}: use auto, cpu, cuda or cuda:N") from None
     if device.type == "cuda" and (not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()):
         raise StageError(ExitCode.BAD_INPUT, f"device: {name}: this machine shows {torch.cuda.device_count()} CUDA device(s)")
-    return device
+    # The allocator's own functions want a number, not "the current one".
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
 
 
 def make_deterministic(threads: int) -> None:
