@@ -2,6 +2,8 @@
 
 The arithmetic gives the reference's bits (no contraction to fused multiply-add where that would round otherwise, errors summed
 neighbours first), and E4M3 scales are rounded with float32 arithmetic rather than a hardware type, which runs on every GPU.
+One kind of block may differ: where all values are whole multiples of 2^-10 and the largest is at most 45/1024, the reference's
+`search` also tries amax/1.5, amax and amax/0.5, and these kernels do not.
 
 What makes the seven candidates of `search` affordable:
 - One thread owns a block of 16, as two loads of eight columns: sums and maxima never leave it.
