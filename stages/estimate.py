@@ -1,7 +1,7 @@
 """Peak memory of a training before anything is loaded. `python -m stages.estimate CONFIG --batch 8 --seq-len 512 …`
 
 Pure arithmetic on a `config.json` for the CUDA engine (`stages.engine`); no torch. Components:
-- weights: scale bytes kept between forward and backward, and the two buffers that all layers share,
+- weights: scale bytes kept between forward and backward, and the four buffers that all layers share (two weights, two gradients),
 - masters, states: of the optimizer, 8-bit codes with a float32 scale each for 256 elements, and the sums of the update ratio,
 - gradients: those outside the shared buffer, partial sums included,
 - activations: what all layers keep, and the most one layer has besides,
@@ -128,7 +128,7 @@ def estimate(shape: Shape, options: Options) -> Estimate:
     peak = max(passing + one, before_layers + head)
     return Estimate(
         parameters=rounded + plain,
-        weights=rounded / 16 + 2 * 2 * group,
+        weights=rounded / 16 + 4 * 2 * group,
         masters=2.0 * (rounded + plain),
         states=trained * (2 + 8 / 256 + 8 / 1024),
         gradients=min(n, 512) * shape.hidden * 4,

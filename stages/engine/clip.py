@@ -1,4 +1,4 @@
-"""`stages.optim.clip.RunningClip` in two launches a gradient, which a CUDA graph can replay."""
+"""`stages.optim.clip.RunningClip` in one launch a gradient, which a CUDA graph can replay."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class FusedClip(RunningClip):
     def __init__(self, names: list[str], max_norm: float, device: torch.device, largest: int) -> None:
         super().__init__(names, max_norm, device)
         self._partial = torch.zeros(-(-largest // _EACH), device=device)
+        self._arrived = torch.zeros((), dtype=torch.int32, device=device)
         self._factor = torch.ones((), device=device)
 
     def factor(self, name: str, grad: torch.Tensor) -> torch.Tensor | None:
@@ -27,9 +28,9 @@ class FusedClip(RunningClip):
         from stages.engine import kernels_head  # Triton comes with CUDA builds only
 
         programs = -(-grad.numel() // _EACH)
-        kernels_head.squares[(programs,)](grad, self._partial, grad.numel(), EACH=_EACH, BLOCK=_BLOCK, num_warps=8)
-        kernels_head.clip_factor[(1,)](
-            self._partial, programs, self._squares, self._index[name], len(self._index), self._max_norm, self._factor, BLOCK=1024
+        kernels_head.squares[(programs,)](
+            grad, self._partial, self._arrived, self._squares, self._index[name], len(self._index), self._max_norm, self._factor,
+            grad.numel(), EACH=_EACH, BLOCK=_BLOCK, num_warps=8,
         )  # fmt: skip
         return self._factor if self._max_norm else None
 

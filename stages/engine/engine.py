@@ -1,6 +1,6 @@
 """A training step of the whole model without autograd: what `stages.loop` computes, each parameter updated once its gradient exists.
 
-At any time there is one rounded weight, one gradient, and either every layer's kept activations or, with checkpointing, every layer's
+At any time there are two rounded weights, two gradients, and either every layer's kept activations or, with checkpointing, every layer's
 input and one layer's activations.
 """
 
@@ -17,8 +17,8 @@ from stages.engine import ops
 from stages.engine.clip import FusedClip
 from stages.engine.graph import Inputs, Replay
 from stages.engine.head import Vocabulary, piece_names, piece_rows
+from stages.engine.lanes import Gradients, Lane, Weights
 from stages.engine.layers import Kept, LayerEngine
-from stages.engine.weights import Workspace
 from stages.nvfp4.linear import Linear
 from stages.optim.adamw import AdamW
 from stages.optim.clip import RunningClip
@@ -83,15 +83,17 @@ class Engine:
             # Deterministic mode fills every new tensor with NaN: a pass over memory for each, and nothing here reads one unwritten.
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         trained, elements = set(names), largest_group(config)
-        workspace = Workspace(elements, model.compute_dtype, self._device)
+        self._updates = Lane(self._device)
+        self._weights = Weights(elements, model.compute_dtype, self._device)
+        self._gradients = Gradients(elements, model.compute_dtype, self._device, self._updates)
         self._piece = piece_rows(config.vocab_size, config.hidden_size, elements, request.batch_size * request.seq_len)
         clipped = [p for n in names for p in (piece_names(n, config.vocab_size, self._piece) if n in (EMBEDDING, HEAD) else [n])]
         self.clip = FusedClip(clipped, request.clip_norm, self._device, elements) if on_cuda else RunningClip(
             clipped, request.clip_norm, self._device
         )  # fmt: skip
-        self._vocabulary = Vocabulary(model, trained, workspace, self._update, self._piece)
+        self._vocabulary = Vocabulary(model, trained, self._weights, self._gradients, self._update, self._piece)
         self._layers = [
-            LayerEngine(layer, f"model.layers.{i}.", config, trained, workspace, self._update)
+            LayerEngine(layer, f"model.layers.{i}.", config, trained, self._weights, self._gradients, self._update)
             for i, layer in enumerate(model.model.layers)
             if isinstance(layer, Layer)
         ]
@@ -107,6 +109,9 @@ class Engine:
         return self._replay.run(batch)
 
     def _update(self, name: str, master: torch.Tensor, grad: torch.Tensor, first: int) -> None:
+        self._updates.run(lambda: self._update_now(name, master, grad, first), grad)
+
+    def _update_now(self, name: str, master: torch.Tensor, grad: torch.Tensor, first: int) -> None:
         if grad.dtype != master.dtype and master.dtype == torch.bfloat16 and grad.ndim > 1:
             grad = grad.to(master.dtype)
         key = name
@@ -143,6 +148,9 @@ class Engine:
         for layer in reversed(self._layers[self._lowest :]):
             one = kept.pop()
             if isinstance(one, torch.Tensor):
-                _, one = layer.forward(one, table)
+                one = layer.keep(one, table)
             g = layer.backward(g, one, table)
         vocabulary.learn_embedding(ids, g, state)
+        self._weights.end_step()
+        self._updates.join()
+        self._gradients.end_step()

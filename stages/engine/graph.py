@@ -68,6 +68,7 @@ class Replay:
     capture: bool = True
     _buckets: dict[tuple[int, int], _Bucket] = field(default_factory=dict)
     _pool: tuple[int, int] | None = None
+    _stream: torch.cuda.Stream | None = None
 
     def run(self, batch: Batch) -> torch.Tensor:
         """Launches one step; returns its loss, 0-dim on the device, valid until the next step of this shape."""
@@ -92,9 +93,11 @@ class Replay:
     def _capture(self, bucket: _Bucket) -> None:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
+            # The chain of products before what runs beside it (`stages.engine.lanes`): a graph keeps the priorities.
+            self._stream = torch.cuda.Stream(priority=-1)
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, pool=self._pool):  # type: ignore[arg-type]
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):  # type: ignore[arg-type]
                 self.step(bucket.inputs)
         except RuntimeError as error:
             self.capture = False

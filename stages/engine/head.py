@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
+from stages.engine.lanes import Gradients, Weights
 from stages.engine.ops import fused
-from stages.engine.weights import Rounded, Update, Workspace
+from stages.engine.weights import Rounded, Update
 from stages.nvfp4.linear import Linear
 from stages.qwen3.model import Qwen3
 from stages.qwen3.weights import EMBEDDING, HEAD
@@ -56,13 +57,14 @@ class Vocabulary:
         rows: Words of one piece; see `piece_rows`.
     """
 
-    def __init__(self, model: Qwen3, trained: set[str], workspace: Workspace, update: Update, rows: int) -> None:
-        self.tied, self._rows, self._workspace, self._update = model.tied, rows, workspace, update
+    def __init__(self, model: Qwen3, trained: set[str], weights: Weights, gradients: Gradients, update: Update, rows: int) -> None:
+        self.tied, self._rows, self._update = model.tied, rows, update
+        self._weights, self._gradients = weights, gradients
         self._embedding = model.model.embed_tokens.weight.data
         self._rounded = None if model.tied else Rounded(_head(model))
         self._head = self._embedding if self._rounded is None else self._rounded.master
         self._trained = trained
-        self.dtype = workspace.dtype
+        self.dtype = weights.dtype
 
     @property
     def embedding_trained(self) -> bool:
@@ -90,10 +92,11 @@ class Vocabulary:
         for first, weight in self._pieces():
             grad = _give(F.linear(state.hidden, weight), state, first)
             out += grad @ weight
-            if not self.tied and HEAD in self._trained:
-                self._learn(HEAD, self._head, first, self._product(grad, state.hidden))
-                if self._rounded is not None:
-                    self._rounded.changed(first)
+            if self._rounded is not None and HEAD in self._trained:
+                with self._gradients.use(*weight.shape) as product:
+                    torch.mm(grad.t(), state.hidden, out=product)
+                    self._learn(HEAD, self._head, first, product)
+                self._rounded.changed(first)
         return out.to(state.hidden.dtype)
 
     def learn_embedding(self, ids: torch.Tensor, grad: torch.Tensor, state: Softmax) -> None:
@@ -102,13 +105,13 @@ class Vocabulary:
             return
         words, order = torch.sort(ids, stable=True)
         for first in range(0, len(self._embedding), self._rows):
-            if self.tied:
-                weight = self._piece(first)
-                out = self._product(_give(F.linear(state.hidden, weight), state, first), state.hidden)
-            else:
-                out = self._workspace.grad(min(self._rows, len(self._embedding) - first), self._embedding.shape[1]).zero_()
-            _add_rows(out, grad, words, order, first)
-            self._learn(EMBEDDING, self._embedding, first, out)
+            with self._gradients.use(min(self._rows, len(self._embedding) - first), self._embedding.shape[1]) as out:
+                if self.tied:
+                    torch.mm(_give(F.linear(state.hidden, self._piece(first)), state, first).t(), state.hidden, out=out)
+                else:
+                    out.zero_()
+                _add_rows(out, grad, words, order, first)
+                self._learn(EMBEDDING, self._embedding, first, out)
 
     def _pieces(self) -> Iterator[tuple[int, torch.Tensor]]:
         return ((first, self._piece(first)) for first in range(0, len(self._head), self._rows))
@@ -118,14 +121,14 @@ class Vocabulary:
         master = self._head[first : first + self._rows]
         if self._rounded is None and master.dtype == self.dtype:
             return master
-        out = self._workspace.weight(*master.shape)
-        if self._rounded is None:
-            return out.copy_(master)
-        self._rounded.write(out, first)
-        return out
 
-    def _product(self, grad: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        return torch.mm(grad.t(), hidden, out=self._workspace.grad(grad.shape[1], hidden.shape[1]))
+        def write(out: torch.Tensor) -> None:
+            if self._rounded is None:
+                out.copy_(master)
+            else:
+                self._rounded.write(out, first)
+
+        return self._weights.take(("head", first), len(master), master.shape[1], write)
 
     def _learn(self, name: str, master: torch.Tensor, first: int, grad: torch.Tensor) -> None:
         self._update(name, master, grad, first * master.shape[1])

@@ -65,8 +65,24 @@ def add_rows(out, grad, ids, order, count, first, rows, size, BLOCK: tl.constexp
 
 
 @triton.jit
-def squares(grad, partial, n, EACH: tl.constexpr, BLOCK: tl.constexpr):
-    """Sum of squares of EACH elements a program."""
+def _sum_but(values, count, index, BLOCK: tl.constexpr):
+    """Sum of `count` float32 values in a fixed order, without that at `index`."""
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, count, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        # Volatile: other programs of this launch wrote some of them.
+        total += tl.load(values + at, mask=(at < count) & (at != index), other=0.0, volatile=True)
+    return tl.sum(total, 0)
+
+
+@triton.jit(do_not_specialize=["index", "names", "max_norm"])
+def squares(grad, partial, arrived, all_squares, index, names, max_norm, factor, n, EACH: tl.constexpr, BLOCK: tl.constexpr):
+    """Sum of squares of EACH elements a program. The last one adds them up in order, keeps the gradient's squared norm among all of them,
+    and makes the clipping factor of their sum.
+
+    Args:
+        arrived: int32, 0 before and after.
+    """
     base = tl.program_id(0).to(tl.int64) * EACH
     total = tl.zeros([BLOCK], tl.float32)
     for start in tl.static_range(0, EACH, BLOCK):
@@ -74,20 +90,11 @@ def squares(grad, partial, n, EACH: tl.constexpr, BLOCK: tl.constexpr):
         value = tl.load(grad + at, mask=at < n, other=0.0).to(tl.float32)
         total += value * value
     tl.store(partial + tl.program_id(0), tl.sum(total, 0))
-
-
-@triton.jit(do_not_specialize=["index", "count", "names", "max_norm"])
-def clip_factor(partial, count, all_squares, index, names, max_norm, factor, BLOCK: tl.constexpr):
-    """Keeps one gradient's squared norm among all of them, and makes the clipping factor of their sum."""
-    total = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, count, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        total += tl.load(partial + at, mask=at < count, other=0.0)
-    mine = tl.sum(total, 0)
-    total = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, names, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        total += tl.load(all_squares + at, mask=(at < names) & (at != index), other=0.0)
-    norm = tl.sqrt(tl.sum(total, 0) + mine)
-    tl.store(all_squares + index, mine)
-    tl.store(factor, tl.minimum(max_norm / (norm + 1e-6), 1.0))
+    tl.debug_barrier()  # the count belongs after the sum, whichever threads do them
+    if tl.atomic_add(arrived, 1, sem="acq_rel") == tl.num_programs(0) - 1:
+        tl.debug_barrier()
+        mine = _sum_but(partial, tl.num_programs(0), -1, BLOCK)
+        norm = tl.sqrt(_sum_but(all_squares, names, index, BLOCK) + mine)
+        tl.store(all_squares + index, mine)
+        tl.store(factor, tl.minimum(max_norm / (norm + 1e-6), 1.0))
+        tl.store(arrived, 0)

@@ -8,7 +8,8 @@ import torch
 from torch.nn import functional as F
 
 from stages.engine import ops
-from stages.engine.weights import Group, Update, Workspace
+from stages.engine.lanes import Gradients, Weights
+from stages.engine.weights import Group, Update
 from stages.qwen3.config import Qwen3Config
 from stages.qwen3.model import Layer
 
@@ -36,13 +37,15 @@ class LayerEngine:
         prefix: Of the layer's parameter names, with the dot.
     """
 
-    def __init__(self, layer: Layer, prefix: str, config: Qwen3Config, trained: set[str], workspace: Workspace, update: Update) -> None:
+    def __init__(
+        self, layer: Layer, prefix: str, config: Qwen3Config, trained: set[str], weights: Weights, gradients: Gradients, update: Update
+    ) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         named = {"self_attn": attention, "mlp": mlp}
 
         def group(owner: str, *names: str) -> Group:
             linears = {f"{prefix}{owner}.{n}.weight": getattr(named[owner], n) for n in names}
-            return Group(linears, trained, workspace, update)
+            return Group(linears, trained, weights, gradients, update)
 
         self._qkv, self._out = group("self_attn", "q_proj", "k_proj", "v_proj"), group("self_attn", "o_proj")
         self._merged, self._down = group("mlp", "gate_proj", "up_proj"), group("mlp", "down_proj")
@@ -58,6 +61,11 @@ class LayerEngine:
 
     def forward(self, x: torch.Tensor, table: ops.Table) -> tuple[torch.Tensor, Kept]:
         """[n, hidden] to the same, and what `backward` needs."""
+        kept = self.keep(x, table)
+        return kept.middle + self._down.forward(ops.swiglu(kept.merged)), kept
+
+    def keep(self, x: torch.Tensor, table: ops.Table) -> Kept:
+        """What `backward` needs: `forward` without its last product."""
         length, (q, k), dim = len(table[0]), self._counts, self._head_dim
         qkv = self._qkv.forward(ops.rms_norm(x, self._weight("input"), self._eps))
         query, key = ops.heads(qkv, self._weight("q"), self._weight("k"), table, length, dim, self._counts, self._eps)
@@ -70,8 +78,7 @@ class LayerEngine:
             result = F.scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], is_causal=length > 1, enable_gqa=q != k)
         middle = x + self._out.forward(_rows(result.detach()))
         merged = self._merged.forward(ops.rms_norm(middle, self._weight("post"), self._eps))
-        out = middle + self._down.forward(ops.swiglu(merged))
-        return out, Kept(x, qkv, (leaves[0], leaves[1], leaves[2], result), middle, merged)
+        return Kept(x, qkv, (leaves[0], leaves[1], leaves[2], result), middle, merged)
 
     def backward(self, grad: torch.Tensor, kept: Kept, table: ops.Table) -> torch.Tensor:
         """Gradient of the input from that of the output [n, hidden]; updates every trained parameter. Uses `kept` up."""

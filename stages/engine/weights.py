@@ -1,4 +1,4 @@
-"""Weights of matrix products: rounded to NVFP4 into a buffer that all layers share, updated the moment their gradient exists."""
+"""Weights of matrix products: rounded to NVFP4 into buffers that all layers share, updated the moment their gradient exists."""
 
 from __future__ import annotations
 
@@ -8,32 +8,12 @@ import torch
 from torch.nn import functional as F
 
 from stages.contract import ScaleRule
+from stages.engine.lanes import Gradients, Weights
 from stages.nvfp4.codec import BLOCK, ScaleFormat, fake_quantize
 from stages.nvfp4.linear import Linear
 
 Update = Callable[[str, torch.Tensor, torch.Tensor, int], None]
 """(name, master, gradient, first): updates the master's elements from `first` on; see `stages.optim.adamw.AdamW.update`."""
-
-
-class Workspace:
-    """One buffer for a rounded weight and one for a gradient, as large as the largest group needs.
-
-    Args:
-        elements: Of the largest group.
-    """
-
-    def __init__(self, elements: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.elements, self.dtype = elements, dtype
-        self._weight = torch.empty(elements, dtype=dtype, device=device)
-        self._grad = torch.empty(elements, dtype=dtype, device=device)
-
-    def weight(self, rows: int, columns: int) -> torch.Tensor:
-        """[rows, columns] of the weight buffer."""
-        return self._weight[: rows * columns].view(rows, columns)
-
-    def grad(self, rows: int, columns: int) -> torch.Tensor:
-        """[rows, columns] of the gradient buffer."""
-        return self._grad[: rows * columns].view(rows, columns)
 
 
 class Rounded:
@@ -80,20 +60,22 @@ class Group:
         trained: Names of the parameters that are updated.
     """
 
-    def __init__(self, linears: dict[str, Linear], trained: set[str], workspace: Workspace, update: Update) -> None:
+    def __init__(self, linears: dict[str, Linear], trained: set[str], weights: Weights, gradients: Gradients, update: Update) -> None:
         self._parts = {name: Rounded(linear) for name, linear in linears.items()}
         self._trained = trained & set(linears)
-        self._workspace, self._update = workspace, update
+        self._weights, self._gradients, self._update = weights, gradients, update
+        self._name = next(iter(linears))
         masters = [part.master for part in self._parts.values()]
         self.rows, self.columns = sum(map(len, masters)), masters[0].shape[1]
 
-    def _weight(self) -> torch.Tensor:
-        out = self._workspace.weight(self.rows, self.columns)
+    def _write(self, out: torch.Tensor) -> None:
         start = 0
         for part in self._parts.values():
             part.write(out[start : start + len(part.master)])
             start += len(part.master)
-        return out
+
+    def _weight(self) -> torch.Tensor:
+        return self._weights.take(self._name, self.rows, self.columns, self._write)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[n, in] to [n, sum of out]."""
@@ -104,16 +86,21 @@ class Group:
         return grad @ self._weight()
 
     def learn(self, grad: torch.Tensor, x: torch.Tensor) -> None:
-        """Updates the masters from the gradient of the output and the input [n, in]."""
+        """Updates the masters from the gradient of the output and the input [n, in].
+
+        One product for each master: its gradient may still lie in the L2 cache when its norm is taken.
+        """
         if not self._trained:
             return
-        out = torch.mm(grad.t(), x, out=self._workspace.grad(self.rows, self.columns))
-        start = 0
-        for name, part in self._parts.items():
-            if name in self._trained:
-                self._update(name, part.master, out[start : start + len(part.master)], 0)
-                part.changed()
-            start += len(part.master)
+        with self._gradients.use(self.rows, self.columns) as out:
+            start = 0
+            for name, part in self._parts.items():
+                stop = start + len(part.master)
+                if name in self._trained:
+                    torch.mm(grad[:, start:stop].t(), x, out=out[start:stop])
+                    self._update(name, part.master, out[start:stop], 0)
+                    part.changed()
+                start = stop
 
     def backward(self, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """`input_grad`, then `learn`."""

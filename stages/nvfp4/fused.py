@@ -2,15 +2,19 @@
 
 The arithmetic gives the reference's bits (no contraction to fused multiply-add where that would round otherwise, errors summed
 neighbours first), and E4M3 scales are rounded with float32 arithmetic rather than a hardware type, which runs on every GPU.
-One kind of block may differ: where all values are whole multiples of 2^-10 and the largest is at most 45/1024, the reference's
-`search` also tries amax/1.5, amax and amax/0.5, and these kernels do not.
 
-What makes the seven candidates of `search` affordable:
+What bounds `search` is the number of instructions. What keeps them few:
 - One thread owns a block of 16, as two loads of eight columns: sums and maxima never leave it.
 - A BF16 value over an E4M3 scale is either exactly halfway between two codes or at least 2^-8 of itself away from that. The product with
   the reciprocal, less 3 * 2^-27, rounds as the true quotient does: checked for all 128 significands over all 8, in every range that
   matters. float32 weights are divided.
 - Code times scale has six significant bits at most, so its difference from the value may be one fused operation.
+- Only amax/6 and its lower neighbour can saturate, except past 6 * 448, where all the other candidates are 448 as amax/6 is.
+- Of the seven candidates six can win. Twice a scale reaches no value that the scale itself does not, where no code exceeds 3: so amax/3
+  matters only as an odd multiple of 2^-9, and so does amax/2 unless E4M3 saturates. amax/4 is often one of amax/6's neighbours. In the
+  one range where none of the three falls away (amax above 26 * 2^-9, below 27), amax/6's lower neighbour loses to its second upper one.
+- Blocks of whole multiples of 2^-10, which have three candidates more, have an error that is a whole multiple of 2^-20, with every
+  scale: one test a block keeps the search for them out of the way.
 """
 
 from __future__ import annotations
@@ -75,13 +79,32 @@ def _e4m3_value(byte):
 
 
 @triton.jit
-def _codes(a, scale, inverse, DIVIDE: tl.constexpr):
-    """E2M1 rounding of a / scale for magnitudes a [BLOCKS, 8 or 16]; `inverse` is 1 / scale."""
+def _reciprocal(scale):
+    """1 / scale, correctly rounded for every E4M3 value."""
+    guess = tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [scale], dtype=tl.float32, is_pure=True, pack=1)
+    return tl.fma(tl.fma(-scale, guess, 1.0), guess, guess)
+
+
+@triton.jit
+def _sixth(x):
+    """x / 6, correctly rounded."""
+    guess = x * 0.16666667163372040
+    return tl.fma(tl.fma(guess, -6.0, x), 0.16666667163372040, guess)
+
+
+@triton.jit
+def _codes(a, scale, inverse, DIVIDE: tl.constexpr, CLAMP: tl.constexpr):
+    """E2M1 rounding of a / scale for magnitudes a [BLOCKS, 8 or 16]; `inverse` is 1 / scale. NaN stays.
+
+    CLAMP is needed where a / scale may round past 6.
+    """
     if DIVIDE:
-        y = tl.minimum(tl.div_rn(a, scale[:, None]), 6.0)
+        y = tl.minimum(tl.div_rn(a, scale[:, None]), 6.0, propagate_nan=tl.PropagateNan.ALL)
         rounder = _power(tl.maximum(y, 1.0)) * 6291456.0  # half the power of two, times 1.5 * 2^23
         return (y + rounder) - rounder
-    y = tl.minimum(tl.fma(a, inverse[:, None], -2.2351741790771484e-08), 6.0)
+    y = tl.fma(a, inverse[:, None], -2.2351741790771484e-08)
+    if CLAMP:
+        y = tl.minimum(y, 6.0, propagate_nan=tl.PropagateNan.ALL)
     # y plus 2^22 times itself is rounded to half y's power of two, and to 0.5 below 1.
     grid = tl.maximum(y, 1.0)
     return tl.fma(grid, -4194304.0, tl.fma(grid, 4194304.0, y))
@@ -97,42 +120,63 @@ def _sum8(x, BLOCKS: tl.constexpr):
 
 
 @triton.jit
-def _error(a, b, scale, DIVIDE: tl.constexpr, BLOCKS: tl.constexpr):
-    inverse = tl.div_rn(1.0, scale)
-    wide = tl.broadcast_to(scale[:, None], [BLOCKS, 8])
-    first = tl.fma(_codes(a, scale, inverse, DIVIDE), wide, -a)
-    second = tl.fma(_codes(b, scale, inverse, DIVIDE), wide, -b)
+def _error(a, b, scale, DIVIDE: tl.constexpr, BLOCKS: tl.constexpr, CLAMP: tl.constexpr):
+    inverse = _reciprocal(scale)
+    negative = tl.broadcast_to(-scale[:, None], [BLOCKS, 8])
+    first = tl.fma(_codes(a, scale, inverse, DIVIDE, CLAMP), negative, a)
+    second = tl.fma(_codes(b, scale, inverse, DIVIDE, CLAMP), negative, b)
     return _sum8(first * first, BLOCKS) + _sum8(second * second, BLOCKS)
 
 
 @triton.jit
-def _better(a, b, best, best_error, scale, DIVIDE: tl.constexpr, BLOCKS: tl.constexpr):
-    error = _error(a, b, scale, DIVIDE, BLOCKS)
+def _better(best, best_error, scale, error):
     better = (error < best_error) | ((error == best_error) & (scale < best))
     return tl.where(better, scale, best), tl.minimum(error, best_error)
+
+
+@triton.jit
+def _whole(x):
+    """Whether float32 values below 2^22 are whole numbers."""
+    return (x + 12582912.0) - 12582912.0 == x
 
 
 @triton.jit
 def _block_scale(a, b, SEARCH: tl.constexpr, DIVIDE: tl.constexpr, BLOCKS: tl.constexpr):
     """Scales [BLOCKS] of blocks whose magnitudes are a and b, each [BLOCKS, 8] float32."""
     amax = tl.maximum(tl.max(a, 1), tl.max(b, 1))
-    plain = _e4m3(tl.div_rn(amax, 6.0))
+    sixth = _sixth(amax)
+    plain = _e4m3(sixth)
     best = plain
     if SEARCH:
-        best = _below(plain)
-        error = _error(a, b, best, DIVIDE, BLOCKS)
-        best, error = _better(a, b, best, error, plain, DIVIDE, BLOCKS)
-        best, error = _better(a, b, best, error, _above(plain), DIVIDE, BLOCKS)
-        best, error = _better(a, b, best, error, _above(_above(plain)), DIVIDE, BLOCKS)
-        best, error = _better(a, b, best, error, _e4m3(tl.div_rn(amax, 4.0)), DIVIDE, BLOCKS)
-        best, error = _better(a, b, best, error, _e4m3(tl.div_rn(amax, 3.0)), DIVIDE, BLOCKS)
-        best, error = _better(a, b, best, error, _e4m3(tl.div_rn(amax, 2.0)), DIVIDE, BLOCKS)
+        scale = _above(plain)
+        next_scale = _above(scale)
+        quarter, third, half = _e4m3(amax * 0.25), _e4m3(sixth * 2.0), _e4m3(amax * 0.5)
+        # Seven candidates, of which six can win; see the module.
+        new, odd_third, odd_half = quarter > next_scale, _whole(third * 256.0) == 0, _whole(half * 256.0) == 0
+        best = tl.where(new & odd_third & odd_half, half, _below(plain))
+        error = _error(a, b, best, DIVIDE, BLOCKS, True)
+        best, error = _better(best, error, plain, _error(a, b, plain, DIVIDE, BLOCKS, True))
+        huge = amax > 2688.0
+        best, error = _better(best, error, scale, tl.where(huge, float("inf"), _error(a, b, scale, DIVIDE, BLOCKS, False)))
+        scale = next_scale
+        best, error = _better(best, error, scale, tl.where(huge, float("inf"), _error(a, b, scale, DIVIDE, BLOCKS, False)))
+        scale = tl.where(new, quarter, tl.where(odd_third, third, half))
+        best, error = _better(best, error, scale, tl.where(huge, float("inf"), _error(a, b, scale, DIVIDE, BLOCKS, False)))
+        scale = tl.where(new & odd_third, third, half)
+        best, error = _better(best, error, scale, tl.where(huge, float("inf"), _error(a, b, scale, DIVIDE, BLOCKS, False)))
+        rare = (amax <= 0.0439453125) & _whole(amax * 1024.0) & _whole(tl.minimum(error * 1048576.0, 4194303.0))
+        if tl.max(rare.to(tl.int32), 0) > 0:
+            rare = rare & (tl.min(_whole(a * 1024.0).to(tl.int32), 1) > 0) & (tl.min(_whole(b * 1024.0).to(tl.int32), 1) > 0)
+            for more in range(3):
+                scale = _e4m3(tl.div_rn(amax, 1.5 - 0.5 * more))
+                found = _error(a, b, scale, DIVIDE, BLOCKS, True)
+                best, error = _better(best, error, scale, tl.where(rare, found, float("inf")))
     return best
 
 
 @triton.jit
 def _signed(x, a, scale, inverse, DIVIDE: tl.constexpr):
-    value = _codes(a, scale, inverse, DIVIDE) * scale[:, None]
+    value = _codes(a, scale, inverse, DIVIDE, True) * scale[:, None]
     sign = x.to(tl.int32, bitcast=True) & -2147483648
     return (value.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
 
@@ -153,7 +197,7 @@ def _round_kernel(
     inside = row < blocks
     if KNOWN:  # nothing to sum: whole rows, which load and store without gaps
         scale = _e4m3_value(tl.load(scales + row, mask=inside, other=8).to(tl.int32))
-        inverse = tl.div_rn(1.0, scale)
+        inverse = _reciprocal(scale)
         at = row.to(tl.int64)[:, None] * 16 + tl.arange(0, 16)[None, :]
         x = tl.load(weight + at, mask=inside[:, None], other=0.0).to(tl.float32)
         x = _signed(x, tl.abs(x), scale, inverse, DIVIDE)
@@ -164,7 +208,7 @@ def _round_kernel(
     y = tl.load(weight + at + 8, mask=inside[:, None], other=0.0).to(tl.float32)
     a, b = tl.abs(x), tl.abs(y)
     scale = _block_scale(a, b, SEARCH, DIVIDE, BLOCKS)
-    inverse = tl.div_rn(1.0, scale)
+    inverse = _reciprocal(scale)
     tl.store(out + at, _signed(x, a, scale, inverse, DIVIDE).to(out.dtype.element_ty), mask=inside[:, None])
     tl.store(out + at + 8, _signed(y, b, scale, inverse, DIVIDE).to(out.dtype.element_ty), mask=inside[:, None])
     if KEEP:

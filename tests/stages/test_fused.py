@@ -31,6 +31,42 @@ def test_rounding_is_the_references_bit_for_bit(std: float, rule: ScaleRule, dty
     assert torch.equal(on_gpu.view(torch.int32), fake_quantize(weight, rule, torch.float32).view(torch.int32))
 
 
+def _blocks_of_every_size(kind: int) -> torch.Tensor:
+    """BF16 [n, 16] whose largest values are all that occur between 2^-14 and 30,000, 64 blocks of each.
+
+    The kinds are: even, normal, on a grid of eighths of the largest, and whole multiples of 2^-10 (up to 45 of them).
+    """
+    g = torch.Generator().manual_seed(kind)
+    bits = torch.arange(0x3880, 0x46EA, dtype=torch.int16).repeat(64)
+    largest = bits.view(torch.bfloat16).float()[:, None]
+    shape = (len(bits), 16)
+    if kind == 3:
+        return torch.randint(-45, 46, shape, generator=g).float().mul_(2.0**-10).bfloat16()
+    values = (torch.rand(shape, generator=g) * 2 - 1) if kind != 1 else (torch.randn(shape, generator=g) / 2.5).clamp_(-1, 1)
+    if kind == 2:
+        values = (values * 8).round() / 8
+    values *= largest
+    values[torch.arange(len(bits)), torch.randint(0, 16, (len(bits),), generator=g)] = largest[:, 0]
+    return values.bfloat16()
+
+
+@pytest.mark.parametrize("kind", range(4))
+def test_every_size_of_block_finds_the_references_scale(kind: int) -> None:
+    """The kernel leaves out candidates that cannot win; the reference tries all."""
+    weight = _blocks_of_every_size(kind)
+    on_gpu = fake_quantize(weight.cuda(), ScaleRule.SEARCH, torch.float32).cpu()
+    expected = fake_quantize(weight, ScaleRule.SEARCH, torch.float32)
+    wrong = (on_gpu.view(torch.int32) != expected.view(torch.int32)).any(dim=1)
+    assert not wrong.any(), (int(wrong.sum()), weight[wrong][:1], on_gpu[wrong][:1], expected[wrong][:1])
+
+
+def test_nan_stays_for_the_loss_to_show_it() -> None:
+    weight = torch.randn(4, 64, device="cuda").bfloat16()
+    weight[2, 5] = float("nan")
+    for rule in (ScaleRule.AMAX, ScaleRule.SEARCH):
+        assert fake_quantize(weight, rule, torch.bfloat16).isnan()[2, 5]
+
+
 @pytest.mark.parametrize("std", [1e-4, 0.02, 1.0, 300.0])
 @pytest.mark.parametrize("rule", [ScaleRule.AMAX, ScaleRule.SEARCH])
 def test_kept_scales_are_the_encoders_and_give_the_same_values(std: float, rule: ScaleRule) -> None:
