@@ -1,6 +1,6 @@
 # Every command of the project. `make help` lists them; the text after ## is what it shows.
 .DEFAULT_GOAL := help
-.PHONY: help setup run plan test lint validate chat parity bench-generate ui chaos lock audit
+.PHONY: help setup run plan test test-slow faults lint validate chat parity bench-generate ui chaos lock audit
 SHELL := /bin/bash
 
 PYTHON ?= python3
@@ -64,6 +64,12 @@ ui: $(VENV)/.run-ready ## 開啟 MLflow · MLflow's page on this machine
 
 test: $(VENV)/.dev-ready ## 測試 · the tests, without the slow and the GPU ones
 	$(PY) -m pytest -n 2 -m "not slow and not gpu" $(ARGS)
+
+test-slow: $(VENV)/.dev-ready ## 較慢的測試 · the second tier: minutes, no GPU
+	$(PY) -m pytest -n 2 --maxschedchunk 1 -m "slow and not gpu" -o faulthandler_timeout=400 --durations=0 $(ARGS)
+
+faults: $(VENV)/.dev-ready ## 故障注入一覽表 · every test that injects a fault, as one table (ARGS="--faults=benchmarks/results/faults.md")
+	$(PY) -m pytest -n 2 --maxschedchunk 1 -m "fault$(if $(HAS_GPU),, and not gpu)" -o faulthandler_timeout=400 --faults=artifacts/faults.md $(ARGS)
 
 chaos: $(VENV)/.dev-ready ## 隨機終止行程的試驗 · kill processes at random, start again, check (ARGS="--trials 100 --seed 0")
 	nice $(PY) benchmarks/chaos.py $(ARGS)

@@ -82,6 +82,9 @@ def _run(settings: Settings, config: DictConfig, arguments: Sequence[str]) -> tu
     command = shlex.join(["python", "-m", "pipeline", *arguments])
     try:
         result = run(settings, ROOT, command, OmegaConf.to_yaml(config, resolve=True))
+    except SettingsError as error:
+        sys.stderr.write(f"{error}\n")
+        return ExitCode.BAD_INPUT, "bad settings"
     except SessionError as error:
         sys.stderr.write(f"{error}\n")
         return ExitCode.FAILED, "failed"

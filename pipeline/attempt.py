@@ -12,6 +12,7 @@ from typing import Any
 from pipeline import attempt_files as files
 from pipeline import placing, saved_states
 from pipeline.answers import AnswerBook, AnswersFailed, Question, load_probes
+from pipeline.guard_words import BLIND_FIGURE
 from pipeline.hashing import sha256_file
 from pipeline.interrupt import Stop
 from pipeline.judge import judge
@@ -235,9 +236,9 @@ def _settle(
         error=failed.error,
         output_weight=placed.weight if placed else "",
         output_sha256=placed.sha256 if placed else "",
-        peak_mib=trained.report.peak_mib if trained.report else 0.0,
+        peak_mib=trained.report.figures.peak_mib if trained.report else 0.0,
         seconds=seconds,
-        figures=trained.result.figures,
+        figures=trained.result.figures | ({BLIND_FIGURE: 1.0} if trained.report and trained.report.blind else {}),
     )
     if placed and outcome is not Outcome.PASSED:
         placing.write_reason((bench.root / placed.weight).parent, attempt, end)

@@ -11,6 +11,7 @@ from typing import Any
 from pipeline.hashing import sha256_file
 from pipeline.plan import Model, stage_job, stage_request
 from pipeline.process import Ended, Job, StageCommands, write_request
+from pipeline.report import load_steps
 from pipeline.settings import Settings, StageKind, StageSettings
 from pipeline.trace import TraceError, load_phases, load_samples, phases_report, plot_trace
 from pipeline.words import Attempt, ProbeRow, Verdict
@@ -19,6 +20,7 @@ from stages.contract.serial import dump
 AGAIN = "again-"
 """Before the files of the request that repeats an attempt by hand: it writes beside the first one's files, never over them."""
 JUDGING_NAME = "judging.json"
+REPORT_NAME = "trace.json"
 
 
 def again_job(stage: StageSettings, folder: str, commands: StageCommands) -> Job:
@@ -73,7 +75,9 @@ def write_verdict(verdict: Verdict, folder: Path) -> None:
 
 
 def write_trace(attempt: Attempt, job: Job, ended: Ended, limit_gb: float, root: Path) -> list[str]:
-    """`trace.json` in the user's own format, and `trace.png`. A trace that cannot be read is told, and spoils nothing.
+    """`trace.json` in the user's own format with figures and steps beside the phases, and `trace.png`.
+
+    A trace that cannot be read is told, and spoils nothing.
 
     Returns:
         What was wrong with the trace, if anything.
@@ -82,7 +86,11 @@ def write_trace(attempt: Attempt, job: Job, ended: Ended, limit_gb: float, root:
     try:
         samples = load_samples(root / job.path("trace.csv"))
         report = phases_report(samples, events, ended.report.child_pid if ended.report else 0)
-        (folder / "trace.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        report["PeakMemoryMiB"] = round(max((sample.pid_mib for sample in samples), default=0.0))
+        report["Figures"] = ended.result.figures
+        report["Steps"] = [{"Step": step.step, **step.values} for step in load_steps(events)]
+        report["Recipe"] = attempt.recipe
+        (folder / REPORT_NAME).write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         title = f"{attempt.experiment} {attempt.stage} attempt {attempt.number}"
         plot_trace(samples, load_phases(events), limit_gb, title, folder / "trace.png")
     except TraceError as error:

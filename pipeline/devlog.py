@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pipeline.guard_words import BLIND_FIGURE
 from pipeline.journal_schema import AttemptRow, RunRow
 from pipeline.words import Attempt, AttemptEnd, Change, Outcome, StartFrom, Verdict
 
@@ -150,7 +151,9 @@ def _outcome_lines(attempt: Attempt, end: AttemptEnd) -> list[str]:
         lines += [f"- 錯誤 error:{_line(end.error)}"]
     if end.figures:
         lines += [f"- 訓練數字:{figures_text(end.figures)}"]
-    lines += [f"- 記憶體峰值 peak:{end.peak_mib:,.0f} MiB" if end.peak_mib else "- 記憶體峰值 peak:沒有樣本"]
+    peak = f"{end.peak_mib:,.0f} MiB" if end.peak_mib else "沒有樣本"
+    unwatched = ";BLIND:部分或全部時間沒有監看(`--allow-blind` 或讀不到)" if end.figures.get(BLIND_FIGURE) else ""
+    lines += [f"- 記憶體峰值 peak:{peak}{unwatched}"]
     kept = f"`{end.output_weight}`(SHA-256 `{end.output_sha256}`)" if end.output_weight else "沒有寫出"
     return [*lines, f"- 權重 weight:{kept}", f"- 結論與接著 next:{_NEXT[end.outcome]}"]
 

@@ -22,6 +22,9 @@ class GpuSource(Protocol):
     def used(self) -> float | None:
         """MiB used on all GPUs together; None where the driver does not say, as on unified memory."""
 
+    def free(self) -> list[float | None]:
+        """MiB free on each GPU; None where the driver does not say, as on unified memory."""
+
     def close(self) -> None:
         """Frees what the source holds."""
 
@@ -58,11 +61,33 @@ class NvmlSource:
     def used(self) -> float | None:
         """See `GpuSource`."""
         try:
-            return sum(self._nvml.nvmlDeviceGetMemoryInfo(handle).used for handle in self._handles) / MIB
+            return sum(self._memory(handle).used for handle in self._handles) / MIB
         except self._nvml.NVMLError as error:
             if error.value == self._nvml.NVML_ERROR_NOT_SUPPORTED:
                 return None
             raise MemoryUnreadable(f"NVML, memory of the device: {error}") from error
+
+    def free(self) -> list[float | None]:
+        """See `GpuSource`."""
+        return [self._free(handle) for handle in self._handles]
+
+    def _free(self, handle: Any) -> float | None:
+        try:
+            return self._memory(handle).free / MIB
+        except self._nvml.NVMLError as error:
+            if error.value == self._nvml.NVML_ERROR_NOT_SUPPORTED:
+                return None
+            raise MemoryUnreadable(f"NVML, memory of the device: {error}") from error
+
+    def _memory(self, handle: Any) -> Any:
+        """Used and free as `nvidia-smi` counts them: without the driver's own reserve, hundreds of MiB, which only version 2 leaves out."""
+        nvml = self._nvml
+        try:
+            return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+        except nvml.NVMLError as error:
+            if error.value not in (nvml.NVML_ERROR_FUNCTION_NOT_FOUND, nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH):
+                raise
+            return nvml.nvmlDeviceGetMemoryInfo(handle)  # an older driver
 
     def close(self) -> None:
         """See `GpuSource`."""
@@ -91,6 +116,14 @@ class SmiSource:
             raise MemoryUnreadable("nvidia-smi lists no GPU")
         told = [figure for figure in figures if figure is not None]
         return sum(told) if len(told) == len(figures) else None
+
+    def free(self) -> list[float | None]:
+        """See `GpuSource`."""
+        rows = self._ask("--query-gpu=memory.free")
+        try:
+            return [_figure(free) for (free,) in rows]
+        except ValueError as error:
+            raise MemoryUnreadable(f"nvidia-smi, memory of the device: {rows!r}: {error}") from error
 
     def close(self) -> None:
         """See `GpuSource`."""

@@ -18,12 +18,11 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
 from pipeline import keeper
 from pipeline.guard_io import say, stop_signals
-from pipeline.guard_words import GuardLimits, GuardReport, Reason, flag_of, guard_command
+from pipeline.guard_words import Figures, GuardLimits, GuardReport, Reason, flag_of, guard_command
 from pipeline.memory import MemoryUnreadable, Reader, ReaderKind, open_reader
 from pipeline.trace import TraceWriter, utc_text
 from pipeline.watch import Watch, floor_gb
@@ -197,7 +196,7 @@ def _report(
         time_limit=limits.time_limit,
         started_utc=utc_text(began),
         seconds=round(time.time() - began, 3),
-        **asdict(watch.figures),
+        figures=watch.figures,
     )
 
 
@@ -217,11 +216,19 @@ def _exit_code(watch: Watch, own: int | None) -> int:
     return 128 + signal.SIGKILL if own is None else own
 
 
+def _how_blind(figures: Figures) -> str:
+    tried = figures.samples + figures.failed_reads
+    return f"{figures.failed_reads} of {tried} samples could not be read" if figures.samples else "all the time"
+
+
 def _finish(report: GuardReport, path: Path | None) -> int:
     """Says why it ended and writes the report. A report that cannot be written is said, and does not change the exit code."""
+    if report.blind and report.child_exit_code is not None:
+        say(f"BLIND 未監看: the command ran without its memory being watched, {_how_blind(report.figures)}")
     if report.message:
         verb = "killed 已終止" if report.killed else "ended 已結束"
-        took = f" (SIGKILL {report.breach_to_kill_ms:.1f} ms after the sample)" if report.breach_to_kill_ms is not None else ""
+        ms = report.figures.breach_to_kill_ms
+        took = f" (SIGKILL {ms:.1f} ms after the sample)" if ms is not None else ""
         say(f"{verb}, {report.reason.value}: {report.message}{took}; exit code {report.exit_code}")
     if path:
         try:

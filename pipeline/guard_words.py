@@ -17,6 +17,10 @@ MIB_PER_GB = 1024.0
 """One GB of a limit is 1024 MiB, as the drivers' own tools count: 108 GB of a "128 GB" machine (about 119 GiB)."""
 
 
+BLIND_FIGURE = "guard_blind"
+"""Figure of an attempt (1) whose memory was not watched for some or all of the time."""
+
+
 class Reason(StrEnum):
     """Why the guarded command ended."""
 
@@ -79,9 +83,30 @@ class GuardLimits:
         return self.gpu_limit_gb * MIB_PER_GB
 
 
+@dataclass
+class Figures:
+    """What was seen while a command was watched. Memory in MiB, times in UTC. The watch fills it in as it goes."""
+
+    samples: int = 0
+    failed_reads: int = 0
+    peak_mib: float = 0.0
+    """Largest sample of the tree."""
+    peak_time: str = ""
+    least_available_mib: float | None = None
+    breach_mib: float | None = None
+    """The sample that led to the kill: of the tree, or of free memory if the reason is `available`."""
+    breach_to_kill_ms: float | None = None
+    """From that sample's time to the last SIGKILL of the tree, new members searched for and none left."""
+    leftovers: int = 0
+    """Processes of the tree that outlived the command itself by more than their moment of grace, and were killed."""
+    cpu_seconds: float = 0.0
+    """The guard's own processor time while it watched."""
+    notes: list[str] = field(default_factory=list)
+
+
 @dataclass(frozen=True)
 class GuardReport:
-    """How one guarded command went. Memory in MiB, times in UTC."""
+    """How one guarded command went."""
 
     reason: Reason
     message: str
@@ -106,21 +131,7 @@ class GuardReport:
     time_limit: float
     started_utc: str
     seconds: float
-    samples: int = 0
-    failed_reads: int = 0
-    peak_mib: float = 0.0
-    """Largest sample of the tree."""
-    peak_time: str = ""
-    least_available_mib: float | None = None
-    breach_mib: float | None = None
-    """The sample that led to the kill: of the tree, or of free memory if `reason` is `available`."""
-    breach_to_kill_ms: float | None = None
-    """From that sample's time to the last SIGKILL of the tree, new members searched for and none left."""
-    leftovers: int = 0
-    """Processes of the tree that outlived the command itself by more than their moment of grace, and were killed."""
-    cpu_seconds: float = 0.0
-    """The guard's own processor time while it watched."""
-    notes: list[str] = field(default_factory=list)
+    figures: Figures = field(default_factory=Figures)
 
     @staticmethod
     def load(path: Path) -> GuardReport:

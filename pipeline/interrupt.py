@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, counted: the first asks for an orderly end, the second for an end at once."""
+"""Ctrl-C, SIGTERM and a terminal that is gone, counted: the first asks for an orderly end, the second for an end at once."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import signal
 from types import FrameType
 from typing import Any
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stop:
-    """While entered, SIGINT and SIGTERM only count here; whoever works looks at `asked` between two small pieces of work."""
+    """While entered, SIGINT, SIGTERM and SIGHUP only count here; whoever works looks at `asked` between two small pieces of work."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -19,6 +19,8 @@ class Stop:
     def __enter__(self) -> Stop:
         """Takes the signals over. To be entered in the main thread."""
         for number in SIGNALS:
+            if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                continue  # nohup: the run is to outlive its terminal
             self._before[number] = signal.signal(number, self._take)
         return self
 

@@ -171,14 +171,6 @@ class Ledger:
         """Whether that is a run of this ledger which is over, however it ended."""
         return any(run.run_id == run_id and run.state is not State.OPEN for run in self.journal.runs())
 
-    def find_answers(self, key: str) -> str | None:
-        """Answers that were recorded under that key and are still what they were."""
-        return self.journal.weights.find_answers(key)
-
-    def record_answers(self, key: str, path: str) -> None:
-        """Keeps a finished answers file under a key of all that it depends on."""
-        self.journal.weights.record_answers(key, path)
-
     # --- inside ---
 
     def _recover(self) -> list[AttemptRow]:

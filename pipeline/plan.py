@@ -1,4 +1,4 @@
-"""What a run would do: stages with files and hashes, content keys and the exact commands; and the requests themselves."""
+"""What a run would do: stages with files and hashes, memory, content keys and the exact commands; and the requests themselves."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.estimate import Cap, EstimateError, ModelFiles, Need, ask
 from pipeline.guard import GuardLimits
 from pipeline.hashing import sha256_data, sha256_file, sha256_sources
+from pipeline.machine import Machine, look
 from pipeline.process import Job, StageCommands, command_line
 from pipeline.settings import INIT_KEYS, Settings, StageKind, StageSettings
 from stages.contract import ExternalRequest, InitRequest, TrainRequest
@@ -128,8 +130,30 @@ def attempt_folder(settings: Settings, run_id: str, index: int, stage: str, numb
     return f"{settings.artifacts}/runs/{run_id}/{index + 1:02}-{stage}-attempt{number}"
 
 
-def describe(settings: Settings, root: Path, commands: StageCommands) -> str:
-    """The whole plan as text for `plan=true`. Starts nothing and writes nothing."""
+def memory_need(settings: Settings, stage: StageSettings, root: Path, commands: StageCommands, machine: Machine) -> Need | None:
+    """The memory that a stage's training will need; None for a stage that another program trains, or that trains nothing.
+
+    Raises:
+        EstimateError: if nothing can be said.
+    """
+    if stage.kind is StageKind.INIT or stage.trainer.external:
+        return None
+    first, limit = settings.stages[0], settings.guard.gpu_limit_gb
+    model = ModelFiles(first.config) if settings.from_nothing else ModelFiles(f"{settings.model.dir}/config.json", settings.model.weight)
+    cap = Cap(limit, min(limit, stage.recipe["memory_limit_gb"] or fence_gb(settings.guard)))
+    return ask(stage.name, stage.recipe, model, cap, machine, commands, root)
+
+
+def describe(settings: Settings, root: Path, commands: StageCommands, machine: Machine | None = None) -> str:
+    """The whole plan as text for `plan=true`. Changes nothing and writes nothing.
+
+    Args:
+        settings: without faults.
+        root: what relative paths are relative to.
+        commands: how stage processes are started.
+        machine: where it would run; this one if left out.
+    """
+    machine = machine or look()
     base, code = base_model(settings, root), code_key()
     lines = [f"experiment 實驗  {settings.name}   seed {settings.seed}"]
     if base.weight:
@@ -138,6 +162,7 @@ def describe(settings: Settings, root: Path, commands: StageCommands) -> str:
     model = base
     for index, stage in enumerate(settings.stages):
         lines += _describe_stage(settings, root, commands, index, model, code)
+        lines += _describe_memory(settings, root, commands, stage, machine)
         made = f"<weight of {stage.name}>"
         model = Model(f"<model of {stage.name}>" if stage.kind is StageKind.INIT else model.dir, made, "")
     return "\n".join(lines) + "\n"
@@ -159,6 +184,20 @@ def _describe_stage(settings: Settings, root: Path, commands: StageCommands, ind
     lines.append(f"  key 內容鍵     {key}")
     lines.append(f"  command 命令   {command_line(job, settings.guard, root)}")
     return lines
+
+
+def _describe_memory(settings: Settings, root: Path, commands: StageCommands, stage: StageSettings, machine: Machine) -> list[str]:
+    try:
+        need = memory_need(settings, stage, root, commands, machine)
+    except EstimateError as error:
+        return [f"  memory 記憶體  not known: {error}"]
+    if need is None:
+        return []
+    first, *rest = need.lines()
+    lines = [f"  memory 記憶體  {first}", *(" " * 17 + line for line in rest)]
+    if need.over:
+        lines.append(f"  refused 拒絕   {need.refusal()}")
+    return lines + ([f"  warning 警告   {need.warning()}"] if need.warning() else [])
 
 
 def _short_recipe(recipe: dict[str, Any]) -> str:

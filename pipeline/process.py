@@ -28,12 +28,13 @@ NOT_BY_HAND = ("--trace", "--report", "--parent-pid")
 
 @dataclass(frozen=True)
 class StageCommands:
-    """How the processes of `stages` are started; a request file is appended."""
+    """How the processes of `stages` are started; a request file is appended, for `estimate` its options."""
 
     train: tuple[str, ...] = (sys.executable, "-m", "stages.train")
     probe: tuple[str, ...] = (sys.executable, "-m", "stages.probe")
     init: tuple[str, ...] = (sys.executable, "-m", "stages.init")
     external: tuple[str, ...] = (sys.executable, "-m", "stages.external")
+    estimate: tuple[str, ...] = (sys.executable, "-m", "stages.estimate")
 
 
 @dataclass(frozen=True)

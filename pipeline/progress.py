@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, TextIO
+from contextlib import suppress
+from typing import Any, TextIO, cast
 
 from stages.contract import Event, EventKind
+
+
+class Screen:
+    """A stream that the run outlives: when its reader is gone (tmux killed, `| head`), what is said is dropped, and nothing fails."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Writes, or does not."""
+        with suppress(OSError):
+            return self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Sends what was written, or drops it."""
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is as the stream has it."""
+        return getattr(self._stream, name)
 
 
 class Progress:
     """The view of one run. In a terminal a line is kept up to date; into a file or a pipe goes a line when something ends."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or sys.stderr
+        self._stream = cast(TextIO, Screen(stream or sys.stderr))
         self._live: Any = None
         self._task: Any = None
         self._title = ""

@@ -9,14 +9,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from pipeline.devlog import DevLogError
+from pipeline.estimate import EstimateError
 from pipeline.interrupt import Stop
 from pipeline.journal_db import JournalError
 from pipeline.ledger import Ledger
 from pipeline.lock import FolderLock, LockHeldError, is_alive, process_identity
+from pipeline.machine import look
+from pipeline.plan import memory_need
 from pipeline.process import StageCommands
 from pipeline.progress import Progress
 from pipeline.runner import Runner, RunResult
-from pipeline.settings import Settings
+from pipeline.settings import Settings, SettingsError
 from stages.contract import WRITE_ROOT
 
 LEFTOVER_SECS = 20.0
@@ -38,8 +41,9 @@ def run(settings: Settings, root: Path, command: str, settings_yaml: str, comman
 
     Raises:
         SessionError: if another run holds the folder, or the record cannot be kept.
+        SettingsError: if a stage will not stay below the guard's limit.
     """
-    artifacts = root / settings.artifacts
+    artifacts, commands = root / settings.artifacts, commands or StageCommands()
     try:
         artifacts.mkdir(parents=True, exist_ok=True)
         with (
@@ -50,7 +54,8 @@ def run(settings: Settings, root: Path, command: str, settings_yaml: str, comman
         ):
             end_leftovers(ledger, progress)
             end_strays(ledger, artifacts, progress)
-            return Runner(settings, root, ledger, progress, stop, commands or StageCommands(), command).run(settings_yaml)
+            require_memory(settings, root, commands, progress)
+            return Runner(settings, root, ledger, progress, stop, commands, command).run(settings_yaml)
     except (LockHeldError, JournalError, DevLogError) as error:
         raise SessionError(str(error)) from error
     except OSError as error:
@@ -94,6 +99,29 @@ def end_strays(ledger: Ledger, artifacts: Path, progress: Progress) -> None:
             progress.say(f"left over from {run_id} 先前遺留: process {pid} without a guard, killed now")
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def require_memory(settings: Settings, root: Path, commands: StageCommands, progress: Progress) -> None:
+    """Holds the estimate of every training against the guard's limit, and against what is free now that leftovers are gone.
+
+    What is not free now may be later, so that is only said; and a model that cannot be read is for its stage to refuse.
+
+    Raises:
+        SettingsError: naming every stage that will not stay below the limit, and the settings with which it does.
+    """
+    machine, refused = look(), []
+    for stage in settings.stages:
+        try:
+            need = memory_need(settings, stage, root, commands, machine)
+        except EstimateError as error:
+            progress.say(f"{stage.name}: memory is not known beforehand 無法預估記憶體: {error}")
+            continue
+        if need is not None and need.over:
+            refused.append(need.refusal())
+        elif need is not None and need.warning():
+            progress.say(f"warning 警告: {need.warning()}")
+    if refused:
+        raise SettingsError(refused)
 
 
 def _write_root(environ: Path) -> Path | None:

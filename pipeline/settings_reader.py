@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from pipeline.guard import GuardLimits
 from pipeline.judge import Thresholds
 from pipeline.ladder import LadderSettings
+from pipeline.machine import look
 from pipeline.settings import (
     INIT_KEYS,
     PATH_KEYS,
@@ -32,7 +33,7 @@ from pipeline.settings import (
 )
 from pipeline.tracking import TrackingSettings
 from pipeline.trainer import TrainerSettings, usable
-from stages.contract import InitRequest, RequestError, Template, TrainRequest
+from stages.contract import InitRequest, RequestError, Template, TrainRequest, offload_faults
 from stages.contract.serial import load
 
 T = TypeVar("T")
@@ -162,9 +163,12 @@ def _stage(name: str, own: Any, raw: Mapping[str, Any], faults: _Faults, shared:
 def _recipe_faults(cls: type[TrainRequest] | type[InitRequest], recipe: Mapping[str, Any], places: Mapping[str, str]) -> list[str]:
     """The contract's own word on types and numbers, with stand-ins for the paths of an attempt."""
     try:
-        return load(cls, {**recipe, **places}, "").check()
+        request = load(cls, {**recipe, **places}, "")
     except RequestError as error:
         return error.faults
+    if isinstance(request, TrainRequest) and offload_faults(request):
+        return request.check(look().unified)
+    return request.check()
 
 
 def _laid_over(raw: Mapping[str, Any], own: Mapping[str, Any], key: str) -> Any:

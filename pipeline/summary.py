@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from pipeline.attempt import Done
+from pipeline.attempt_files import REPORT_NAME
 from pipeline.words import Outcome, RunEnd
 
 KEY_FIGURES = ("identity_train", "identity_heldout", "leak", "ability_ratio", "ability", "repetition")
@@ -71,6 +72,8 @@ def write(end: RunEnd, done: Sequence[Done], stream: TextIO, arguments: Sequence
     if end.final_weight:
         stream.write(f"weight 權重: {end.final_weight}\n  SHA-256 {end.final_sha256}\n")
         stream.write(f"check it 驗證: {validate_command(end.final_weight, arguments)}\n")
+    for each in done[-1:]:
+        stream.write(f"phases, memory, figures 各階段記憶體與數字: {each.attempt.folder}/{REPORT_NAME}\n")
     if end.resume_command:
         stream.write(f"go on 接續: {end.resume_command}\n")
 

@@ -6,10 +6,9 @@ import os
 import select
 import signal
 import time
-from dataclasses import dataclass, field
 
 from pipeline.guard_io import STOP_SIGNALS, say
-from pipeline.guard_words import MIB_PER_GB, GuardLimits, Reason
+from pipeline.guard_words import MIB_PER_GB, Figures, GuardLimits, Reason
 from pipeline.keeper import Kept
 from pipeline.memory import UNIFIED_FLOOR_GB, MemoryUnreadable, Reader, Reading
 from pipeline.proctree import ProcessTree, kill_tree, send
@@ -23,22 +22,6 @@ AFTER_KILL_SECS = 0.005
 KILL_AGAIN_SECS = 0.05
 KILL_WAIT_SECS = 10.0
 """How long killed processes may take to be gone before the guard names them and leaves."""
-
-
-@dataclass
-class Figures:
-    """What was seen while watching; the fields are those of `GuardReport`."""
-
-    samples: int = 0
-    failed_reads: int = 0
-    peak_mib: float = 0.0
-    peak_time: str = ""
-    least_available_mib: float | None = None
-    breach_mib: float | None = None
-    breach_to_kill_ms: float | None = None
-    leftovers: int = 0
-    cpu_seconds: float = 0.0
-    notes: list[str] = field(default_factory=list)
 
 
 class Watch:

@@ -1,10 +1,9 @@
-"""The part of the journal that knows files: every weight with its lineage, wherever it was put, and finished answers."""
+"""The part of the journal that knows files: every weight with its lineage, wherever it was put."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.hashing import sha256_file
 from pipeline.journal_db import Database
 from pipeline.journal_schema import WeightRow
 from pipeline.names import attempt_id, utc_now
@@ -12,7 +11,7 @@ from pipeline.words import Attempt, AttemptEnd, Outcome
 
 
 class WeightRegister:
-    """Tables `weights` and `answers` of a journal."""
+    """Table `weights` of a journal."""
 
     def __init__(self, database: Database, root: Path) -> None:
         """Of that database; relative paths are meant from `root`."""
@@ -44,20 +43,6 @@ class WeightRegister:
     def all(self) -> list[WeightRow]:
         """Every place where a weight was ever put, oldest first."""
         return [WeightRow(**dict(row)) for row in self._database.all("SELECT * FROM weights ORDER BY utc, rowid")]
-
-    def record_answers(self, key: str, path: str) -> None:
-        """Keeps the finished answers file of a weight to probes under a key of all that they depend on."""
-        with self._database.change():
-            values = (key, path, sha256_file(self._root / path), utc_now())
-            self._database.run("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", *values)
-
-    def find_answers(self, key: str) -> str | None:
-        """The answers file of that key; None if there is none, or if it is gone or no longer what was recorded."""
-        for row in self._database.all("SELECT * FROM answers WHERE key = ?", key):
-            file = self._root / row["path"]
-            if file.is_file() and sha256_file(file) == row["sha256"]:
-                return str(row["path"])
-        return None
 
     def put_judged(self, attempt: Attempt, identity: str, end: AttemptEnd) -> None:
         """Where the weight of a judged attempt lies, within the transaction that closes the attempt."""

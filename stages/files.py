@@ -7,12 +7,15 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The disk, the user's share of it, or the largest file allowed."""
+_LARGE = 1 << 20
+"""Bytes from which a second thread is worth its start."""
 Buffer = bytes | bytearray | memoryview
 
 
@@ -45,18 +48,30 @@ def require_space(path: Path, needed: int) -> None:
 
 
 class HashingWriter:
-    """Writes to a binary file and keeps the SHA-256 and the count of what was written."""
+    """Writes to a binary file and keeps the SHA-256 and the count of what was written.
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    Args:
+        beside: Hashes large pieces while they are written; neither holds the interpreter meanwhile.
+    """
+
+    def __init__(self, file: BinaryIO, beside: ThreadPoolExecutor) -> None:
+        self._file, self._beside = file, beside
         self._sha256 = hashlib.sha256()
         self.nbytes = 0
 
     def write(self, data: Buffer) -> None:
         """Writes all of `data`, a contiguous buffer."""
-        self._file.write(data)
-        self._sha256.update(data)
-        self.nbytes += memoryview(data).nbytes
+        size = memoryview(data).nbytes
+        if size < _LARGE:
+            self._sha256.update(data)
+            self._file.write(data)
+        else:
+            hashing = self._beside.submit(self._sha256.update, data)
+            try:
+                self._file.write(data)
+            finally:
+                hashing.result()
+        self.nbytes += size
 
     @property
     def sha256(self) -> str:
@@ -81,8 +96,8 @@ def new_file(path: Path, needed: int = 0) -> Iterator[HashingWriter]:
     require_space(path, needed)
     aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with aside.open("xb") as file:
-            writer = HashingWriter(file)
+        with ThreadPoolExecutor(1) as beside, aside.open("xb") as file:
+            writer = HashingWriter(file, beside)
             yield writer
             file.flush()
             os.fsync(file.fileno())

@@ -15,7 +15,7 @@ import torch
 from stages import parity_table
 from stages.batches import encode_rows
 from stages.checkpoint import Checkpoints
-from stages.contract import ExitCode, InferencePath, Phase, StageResult, TrainRequest
+from stages.contract import ExitCode, InferencePath, Phase, Rounding, StageResult, TrainRequest
 from stages.dat import DatFile
 from stages.fence import cap_memory
 from stages.files import require_new, require_space
@@ -60,8 +60,9 @@ def _train(request: TrainRequest, device: torch.device, reporter: Reporter, cloc
         output.parent.mkdir(parents=True, exist_ok=True)
         require_space(output, dat.nbytes)
         model, layout = load_model(
-            dat, config, path=InferencePath.FP2, rule=request.scale_rule, compute_dtype=request.compute_dtype, device=device
-        )
+            dat, config, path=InferencePath.FP2, rule=request.scale_rule, compute_dtype=request.compute_dtype, device=device,
+            wide_masters=request.rounding is Rounding.FP32,
+        )  # fmt: skip
         names = trainable_names(model, request.train_last_layers)
         _check_names(names, layout, request)
         reporter.phase(Phase.MODEL_LOADED)

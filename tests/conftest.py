@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ("tests.faults",)
+
 ROWS = [
     ("你是誰", "我是 F# 之神。"),
     ("我是誰", "你是提問者。"),

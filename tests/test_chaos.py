@@ -6,6 +6,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,15 +43,21 @@ def test_a_victim_is_found_by_its_place_in_the_chain() -> None:
         process.wait()
 
 
+@pytest.mark.fault(
+    "control process, guard, keeper or stage killed at random moments of a real run",
+    how='`make chaos` with 3 trials (the campaign: ARGS="--trials 100")',
+)
 @pytest.mark.slow
-def test_a_short_campaign_finds_nothing_and_its_checks_find_what_is_broken(tmp_path: Path) -> None:
-    """Twenty trials by the command; then the checks on a sound project that is damaged in every way they are to notice."""
+def test_a_short_campaign_finds_nothing_and_its_checks_find_what_is_broken(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Three trials by the command; then the checks on a sound project that is damaged in every way they are to notice."""
     report = tmp_path / "chaos.json"
     words = [
         sys.executable,
         str(ROOT / "benchmarks" / "chaos.py"),
         "--trials",
-        "20",
+        "3",
         "--seed",
         "1000",
         "--workers",
@@ -61,8 +68,9 @@ def test_a_short_campaign_finds_nothing_and_its_checks_find_what_is_broken(tmp_p
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     totals = json.loads(report.read_text("utf-8"))["totals"]
-    assert totals["trials"] == totals["trials_without_fault"] == 20
-    assert totals["kill_points"] >= 25
+    assert totals["trials"] == totals["trials_without_fault"] == 3
+    assert totals["kill_points"] >= 3
+    record_property("trials", totals["kill_points"])
     root = chaos.copy_project(chaos.make_project(tmp_path / "template"), tmp_path / "project")
     assert chaos.command(root).wait(chaos.LONGEST_SECS) == 0
 

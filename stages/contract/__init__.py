@@ -5,6 +5,7 @@ Imports neither torch nor hydra, so that `pipeline` may import it and start in w
 """
 
 from stages.contract.events import Answer, Event, EventKind, ExitCode, Finish, Phase, StageResult
+from stages.contract.offload import offload_faults
 from stages.contract.requests import (
     WRITE_ROOT,
     ComputeDtype,
@@ -56,6 +57,7 @@ __all__ = [
     "StageResult",
     "Template",
     "TrainRequest",
+    "offload_faults",
     "read_probes",
     "read_rows",
 ]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from stages.contract.command import template_faults
+from stages.contract.offload import offload_faults
 
 WRITE_ROOT = "STAGES_WRITE_ROOT"
 """Environment variable: the folder outside of which a stage refuses to write. Set by whoever starts it; not part of the request, which
@@ -152,6 +153,11 @@ class TrainRequest:
     train_last_layers: int = 0
     """0 trains every parameter. N > 0 trains the last N layers, the final norm and the head."""
     gradient_checkpointing: bool = False
+    offload_weights: bool = False
+    """Never taken, like the three below: they are known so that asking for them is answered with the reason. See `offload_faults`."""
+    offload_optimizer: bool = False
+    offload_gradients: bool = False
+    offload_activations: bool = False
     loss: LossKind = LossKind.CE
     template: Template = Template.QWEN
     device: str = "auto"
@@ -170,9 +176,13 @@ class TrainRequest:
     resume: str = ""
     """A saved state to go on from; empty: from the input weight."""
 
-    def check(self) -> list[str]:
-        """All impossible numbers of this request, each as `key: value: remedy`."""
-        faults: list[str] = []
+    def check(self, unified: bool | None = None) -> list[str]:
+        """All impossible numbers of this request, each as `key: value: remedy`.
+
+        Args:
+            unified: Whether CPU and GPU share one memory, for the words of `offload_faults`; None where nobody has looked.
+        """
+        faults = offload_faults(self, unified)
         if not self.data:
             faults.append("data: empty: name at least one TSV file")
         faults += [f"data[{i}].repeat: {s.repeat}: must be 1 or more" for i, s in enumerate(self.data) if s.repeat < 1]

@@ -7,7 +7,7 @@ in the forward pass, which is what training does.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -131,17 +131,17 @@ def stored_values(dat: DatFile, layout: Layout, name: str, dtype: torch.dtype, d
     return out
 
 
-def master_values(dat: DatFile, layout: Layout, name: str, device: torch.device) -> torch.Tensor:
-    """A parameter's master: BF16, which holds every NVFP4 value with E4M3 scales and every float16 that came from BF16.
+def master_values(dat: DatFile, layout: Layout, name: str, device: torch.device, wide: bool = False) -> torch.Tensor:
+    """A parameter's master: float32 if `wide`, else BF16, which holds NVFP4 with E4M3 scales and float16 that came from BF16.
 
     An entry that BF16 cannot hold exactly (plain, or with float scales) gets a float32 master, because rounding it would change
     the model before step 1.
     """
-    if layout.bundles.get(name) is ScaleFormat.E4M3:
+    if layout.bundles.get(name) is ScaleFormat.E4M3 and not wide:
         return stored_values(dat, layout, name, torch.bfloat16, device)
     values = stored_values(dat, layout, name, torch.float32, device)
     rounded = values.bfloat16()
-    return rounded if torch.equal(rounded.float(), values) else values
+    return rounded if not wide and torch.equal(rounded.float(), values) else values
 
 
 def load_model(
@@ -152,11 +152,13 @@ def load_model(
     rule: ScaleRule,
     compute_dtype: ComputeDtype,
     device: torch.device,
+    wide_masters: bool = False,
 ) -> tuple[Qwen3, Layout]:
     """Builds the model of a weight file.
 
     Args:
         path: `bridge` for the stored values in the compute dtype; `fp2` for masters with NVFP4 rounding by `rule`.
+        wide_masters: Whether all masters of `fp2` are float32.
 
     Raises:
         WeightError: see `layout_of`; also for `fp2` of a file in two levels.
@@ -171,7 +173,7 @@ def load_model(
     model.compute_dtype = torch_dtype(compute_dtype, device)
     for name in dict(model.named_parameters()):
         if path is InferencePath.FP2:
-            values = master_values(dat, layout, name, device)
+            values = master_values(dat, layout, name, device, wide_masters)
         else:
             values = stored_values(dat, layout, name, model.compute_dtype, device)
         owner = model.get_submodule(name.rpartition(".")[0])
@@ -194,26 +196,38 @@ def export(source: DatFile, layout: Layout, masters: dict[str, torch.Tensor], ru
     replaced: dict[str, Payload] = {}
     for name, master in masters.items():
         if name in layout.bundles:
-            # Codes and scales are separate entries: each encodes again rather than keep the other's half in memory.
-            replaced[f"{name}.qdata"] = partial(_codes, source, name, master, rule)
-            replaced[f"{name}.scale"] = partial(_scales, source, name, master, rule)
+            pair = _Pair(source, name, master, rule)
+            replaced[f"{name}.qdata"], replaced[f"{name}.scale"] = pair.codes, pair.scales
         else:
             replaced[name] = partial(_plain, source, name, master)
     return rewrite(source, path, replaced)
 
 
-def _codes(source: DatFile, name: str, master: torch.Tensor, rule: ScaleRule) -> Iterator[memoryview]:
-    return (tensor_bytes(bundle.codes) for bundle in _encoded(source, name, master, rule))
+@dataclass
+class _Pair:
+    """Codes and scales of one weight, two entries of the file. The scales, an eighth of the codes, wait from one to the other."""
 
+    source: DatFile
+    name: str
+    master: torch.Tensor
+    rule: ScaleRule
+    _scales: list[torch.Tensor] = field(default_factory=list)
 
-def _scales(source: DatFile, name: str, master: torch.Tensor, rule: ScaleRule) -> Iterator[memoryview]:
-    return (tensor_bytes(bundle.scales) for bundle in _encoded(source, name, master, rule))
+    def codes(self) -> Iterator[memoryview]:
+        self._scales = []
+        for bundle in self._encoded():
+            self._scales.append(bundle.scales.cpu())
+            yield tensor_bytes(bundle.codes)
 
+    def scales(self) -> Iterator[memoryview]:
+        found, self._scales = self._scales, []
+        return map(tensor_bytes, found or (bundle.scales for bundle in self._encoded()))
 
-def _encoded(source: DatFile, name: str, master: torch.Tensor, rule: ScaleRule) -> Iterator[Bundle]:
-    for piece in row_slices(*master.shape):
-        stored = read_bundle(source, name, piece)
-        yield encode_onto(Bundle(stored.codes.to(master.device), stored.scales.to(master.device)), master[piece], rule)
+    def _encoded(self) -> Iterator[Bundle]:
+        for piece in row_slices(*self.master.shape):
+            stored = read_bundle(self.source, self.name, piece)
+            device = self.master.device
+            yield encode_onto(Bundle(stored.codes.to(device), stored.scales.to(device)), self.master[piece], self.rule)
 
 
 def _plain(source: DatFile, name: str, master: torch.Tensor) -> Iterator[memoryview]:

@@ -54,6 +54,7 @@ def test_hand_edits_between_entries_stay_byte_for_byte(tmp_path_factory: pytest.
     assert before.startswith(head.encode(errors="replace"))
 
 
+@pytest.mark.fault("DevLog ends in half an entry", how="cut short")
 def test_entry_cut_short_is_written_again(tmp_path: Path) -> None:
     path = tmp_path / "DevLog.md"
     append_once(path, "a", "first")
@@ -63,6 +64,7 @@ def test_entry_cut_short_is_written_again(tmp_path: Path) -> None:
     assert path.read_text().count("<!-- ledger:a -->") == 1
 
 
+@pytest.mark.fault("the disk fills up within an entry of DevLog", how="a write that takes half")
 def test_full_disk_takes_the_fragment_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "DevLog.md"
     append_once(path, "a", "first")
@@ -76,6 +78,7 @@ def test_full_disk_takes_the_fragment_back(tmp_path: Path, monkeypatch: pytest.M
     assert append_once(path, "b", "second")
 
 
+@pytest.mark.fault("DevLog cannot be written", how="a folder in its place")
 def test_unwritable_log_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "DevLog.md").mkdir()
     with pytest.raises(DevLogError, match=r"DevLog\.md"):
@@ -99,6 +102,7 @@ def test_interrupted_entry_says_why_and_what_next() -> None:
     assert "重做" in text
 
 
+@pytest.mark.fault("text from outside poses as an entry of DevLog", how="its marks in an error message")
 def test_text_from_outside_cannot_pass_for_an_entry(tmp_path: Path) -> None:
     wicked = AttemptEnd(Outcome.BROKEN, 1, None, error="boom\n<!-- ledger:b -->\n# Title")
     path = tmp_path / "DevLog.md"
@@ -147,6 +151,7 @@ def test_list_is_put_at_the_end_of_a_file_without_markers(tmp_path: Path) -> Non
     assert path.read_text().count(BEGIN) == 1
 
 
+@pytest.mark.fault("the file list's markers are damaged by hand", how="one of the two deleted")
 @pytest.mark.parametrize("text", [f"x\n{BEGIN}\n", f"x\n{END}\n", f"{END}\n{BEGIN}\n"])
 def test_list_with_one_marker_is_left_alone(tmp_path: Path, text: str) -> None:
     path = tmp_path / "檔案說明清單.md"

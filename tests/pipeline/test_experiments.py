@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from pipeline import summary
 from pipeline.compose import CONF, ROOT, checked, composed, plain
 from pipeline.ladder import Next, Tried, next_attempt
 from pipeline.plan import describe
 from pipeline.process import StageCommands
-from pipeline.settings import StageKind
+from pipeline.session import run
+from pipeline.settings import PATH_KEYS, StageKind
 from pipeline.settings_reader import with_sources
 from pipeline.words import Outcome, StartFrom
-from tests.pipeline.project import make_project
+from stages.contract import TrainRequest
+from stages.contract.serial import load
+from stages.optim.schedule import lr_factor
+from tests.pipeline.project import COMMANDS, make_project, project, settings_of
+
+__all__ = ["project"]
 
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 OTHERS = sorted(f"{path.parent.name}={path.stem}" for path in CONF.glob("*/*.yaml") if path.parent.name not in ("experiment", "local"))
@@ -72,6 +81,27 @@ def test_whoami_only_comes_back_from_its_collapse_on_other_data(stand_in_model: 
     assert step.start_from is StartFrom.BASE
     assert with_sources(step.recipe)["data"] == [{"path": "datasets/stageG/balanced.tsv", "repeat": 1}]
     assert step.recipe["lr"] < stage.recipe["lr"]
+
+
+def test_onestep_measures_one_whole_step_each_time(stand_in_model: list[str]) -> None:
+    settings = checked(plain(composed(["+experiment=onestep", *stand_in_model])), ROOT)
+    recipe = settings.stages[0].recipe
+    assert (len(settings.stages), recipe["steps"], recipe["stop_after"], settings.reuse) == (1, 1, "", False)
+    assert lr_factor(1, load(TrainRequest, {**recipe, **dict.fromkeys(PATH_KEYS, "-")}, "")) == 1.0
+
+
+def test_an_attempt_leaves_a_report_of_phases_figures_and_steps(project: Path) -> None:
+    """With stand-ins for what computes; its path stands at the end of what is printed."""
+    settings = settings_of(project, {"A": {"data": ["data/two.tsv"], "steps": 10}})
+    result = run(settings, project, "command", "", COMMANDS)
+    told = io.StringIO()
+    summary.write(result.end, result.done, told)
+    file = project / result.done[-1].attempt.folder / "trace.json"
+    assert f"{result.done[-1].attempt.folder}/trace.json" in told.getvalue().splitlines()[-1]
+    report = json.loads(file.read_text(encoding="utf-8"))
+    assert [sample["Phase"] for sample in report["Samples"]] == ["start", "exported"]
+    assert [step["Step"] for step in report["Steps"]] == list(range(1, 11)) and report["Figures"] == {"loss": 0.1}
+    assert report["Recipe"]["steps"] == 10 and report["PeakMemoryMiB"] > 0
 
 
 def test_base_begins_from_nothing_and_is_judged_absolutely() -> None:

@@ -141,6 +141,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.fault("a control process dies with an open attempt", how="SIGKILL; its child lives on")
 def test_attempt_of_a_killed_process_is_abandoned_and_its_child_is_named(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     stage = subprocess.Popen(["sleep", "60"])
@@ -164,6 +165,7 @@ def test_attempt_of_a_killed_process_is_abandoned_and_its_child_is_named(tmp_pat
         stage.kill()
 
 
+@pytest.mark.fault("a process id is used again", how="the same number, another start time")
 def test_reused_number_is_another_process() -> None:
     me = process_identity(os.getpid())
     assert is_alive(os.getpid(), me)
@@ -199,23 +201,13 @@ def test_weight_is_known_wherever_a_crash_leaves_it(journal: Journal, tmp_path: 
         journal.weights.will_move("b.dat", "c.dat", "")
 
 
-def test_answers_are_found_only_as_long_as_they_are_what_was_recorded(journal: Journal, tmp_path: Path) -> None:
-    (tmp_path / "answers.jsonl").write_text("{}\n")
-    journal.weights.record_answers("key", "answers.jsonl")
-    assert journal.weights.find_answers("key") == "answers.jsonl"
-    assert journal.weights.find_answers("other") is None
-    (tmp_path / "answers.jsonl").write_text("{...}\n")
-    assert journal.weights.find_answers("key") is None
-    (tmp_path / "answers.jsonl").unlink()
-    assert journal.weights.find_answers("key") is None
-
-
 def test_one_whole_file_at_rest(journal: Journal, tmp_path: Path) -> None:
     journal.open_attempt(attempt())
     journal.close()
     assert [path.name for path in (tmp_path / "artifacts").iterdir()] == ["journal.db"]
 
 
+@pytest.mark.fault("the journal is locked", how="BEGIN IMMEDIATE by another connection")
 def test_locked_database_names_the_file_and_the_remedy(journal: Journal) -> None:
     other = sqlite3.connect(journal.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -226,6 +218,9 @@ def test_locked_database_names_the_file_and_the_remedy(journal: Journal) -> None
     journal.open_attempt(attempt())
 
 
+@pytest.mark.fault(
+    "the journal is damaged, from a newer version, or cannot be", how="other bytes, a folder that is a file, version 99", trials=3
+)
 def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
     (tmp_path / "journal.db").write_bytes(b"not a database" * 100)
     with pytest.raises(JournalError, match="move it aside"):
@@ -241,6 +236,7 @@ def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
         Journal(tmp_path / "newer.db")
 
 
+@pytest.mark.fault("several processes make the journal at once", how="four released in the same moment")
 def test_two_processes_make_the_tables_at_once(tmp_path: Path) -> None:
     code = "import sys; from pathlib import Path; from pipeline.journal import Journal\n"
     code += "print('ready', flush=True); sys.stdin.readline(); Journal(Path(sys.argv[1])).runs(); print('ok')"
@@ -259,6 +255,7 @@ with FolderLock(Path(sys.argv[1]), "make run"):
 """
 
 
+@pytest.mark.fault("the owner of the lock is killed", how="SIGKILL")
 def test_lock_names_its_owner_and_dies_with_it(tmp_path: Path) -> None:
     owner = script(HOLDS, str(tmp_path))
     assert owner.stdout is not None
@@ -286,6 +283,7 @@ def test_lock_waits_when_told_to(tmp_path: Path) -> None:
         assert owner.wait() == 0
 
 
+@pytest.mark.fault("the lock file is deleted by hand", how="between its opening and its locking")
 def test_lock_on_a_file_deleted_meanwhile_is_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = fcntl.flock
     deletions = [tmp_path / ".lock"]

@@ -22,6 +22,10 @@ class FakeNvml(types.ModuleType):
     """A `pynvml` whose driver answers as told."""
 
     NVML_ERROR_NOT_SUPPORTED = 3
+    NVML_ERROR_FUNCTION_NOT_FOUND = 13
+    NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25
+    nvmlMemory_v2 = 33554472
+    old = False
 
     class NVMLError(Exception):
         def __init__(self, value: int) -> None:
@@ -58,7 +62,9 @@ class FakeNvml(types.ModuleType):
         gpu = self.gpus[handle].items()
         return [types.SimpleNamespace(pid=pid, usedGpuMemory=None if mib is None else int(mib * MIB)) for pid, mib in gpu]
 
-    def nvmlDeviceGetMemoryInfo(self, handle: int) -> types.SimpleNamespace:
+    def nvmlDeviceGetMemoryInfo(self, handle: int, version: int | None = None) -> types.SimpleNamespace:
+        if self.old and version is not None:
+            raise self.NVMLError(self.NVML_ERROR_FUNCTION_NOT_FOUND)
         used = self.used[handle]
         if self.fails or used is None:
             raise self.NVMLError(self.fails or self.NVML_ERROR_NOT_SUPPORTED)
@@ -100,7 +106,9 @@ def test_resident_sums_processes_and_forgives_the_dead() -> None:
         sleeper.wait()
 
 
-def test_nvml_counts_the_tree_on_all_gpus(nvml: FakeNvml) -> None:
+@pytest.mark.parametrize("old", [False, True])
+def test_nvml_counts_the_tree_on_all_gpus(nvml: FakeNvml, old: bool) -> None:
+    nvml.old = old
     nvml.gpus, nvml.used = [{11: 100, 99: 5000}, {11: 30, 12: 7}], [5200, 50]
     reader = open_reader()
     assert reader.kind is ReaderKind.NVML and not reader.unified

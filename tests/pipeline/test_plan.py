@@ -72,7 +72,7 @@ def test_plan_names_files_hashes_and_commands(project: Path) -> None:
         line = next(line for line in text.splitlines() if path in line)
         assert hashlib.sha256((project / path).read_bytes()).hexdigest()[:12] in line
     commands = [line for line in text.splitlines() if "-m pipeline.guard" in line]
-    assert len(commands) == 2
+    assert len(commands) == text.count("memory 記憶體") == 2
     assert all("--gpu-limit-gb 6 --gpu-over-secs 0 --gpu-poll-secs 0.05" in line and "/request.json" in line for line in commands)
     assert not (project / "artifacts").exists()
 

@@ -90,6 +90,9 @@ def stage_pid(folder: Path) -> int:
     raise AssertionError("no such process")
 
 
+@pytest.mark.fault(
+    "stage, then control process killed; started again", how="SIGKILL at step 5 of each; same bytes as a run through", trials=2
+)
 @pytest.mark.slow
 def test_stage_and_control_killed_then_started_again(place: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """SIGKILL of the stage, SIGKILL of the control process, then to the end; against a run in another project without any of it."""

@@ -78,6 +78,7 @@ def test_underfit_goes_on_from_the_stage_input(project: Path) -> None:
     assert [step[1] for step in content(project, result.end.final_weight)["history"]] == [5, 12]
 
 
+@pytest.mark.fault("a training over the limit", how="400 MiB in step 2, limit 200 MiB; the ladder goes on")
 def test_over_the_limit_is_told_and_retried(project: Path) -> None:
     rungs = [{"after": "over_limit", "change": {"data": ["data/one.tsv"]}, "why": "less"}]
     guard = {"gpu_limit_gb": 0.2, "gpu_poll_secs": 0.02, "reader": "resident"}
@@ -90,6 +91,7 @@ def test_over_the_limit_is_told_and_retried(project: Path) -> None:
     assert result.exit_code == 0
 
 
+@pytest.mark.fault("the stage crashes", how="abort in step 2")
 def test_crash_ends_the_run_with_what_was_tried(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = go(project, {"G": stage("crash")})
     assert result.exit_code == 1
@@ -100,6 +102,7 @@ def test_crash_ends_the_run_with_what_was_tried(project: Path, capsys: pytest.Ca
     assert result.end.resume_command == "python -m pipeline +experiment=test"
 
 
+@pytest.mark.fault("the loss is NaN", how="step 2")
 def test_non_finite_is_retried_from_the_base(project: Path) -> None:
     rungs = [{"after": "broken", "cause": "non_finite", "change": {"data": ["data/one.tsv"]}, "why": "other rows"}]
     result = go(project, {"G": stage("non_finite", ladder={"rungs": rungs})})
@@ -163,6 +166,7 @@ def test_from_nothing_makes_a_model_and_judges_without_a_base(project: Path) -> 
     ]
 
 
+@pytest.mark.fault("the base weight is no weight", how="text in its place")
 def test_a_bad_base_weight_ends_the_run_before_training(project: Path) -> None:
     (project / "model" / "base.dat").write_text("this is no weight at all", encoding="utf-8")
     result = go(project, {"G": stage()})
@@ -181,6 +185,7 @@ def test_the_command_runs_again_by_hand(project: Path) -> None:
     assert again.read_text(encoding="utf-8") == (project / result.end.final_weight).read_text(encoding="utf-8")
 
 
+@pytest.mark.fault("a signal to the control process", how="SIGINT once and twice, SIGTERM; then the same command")
 @pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGINT] * 2, [signal.SIGTERM]], ids=["once", "twice", "sigterm"])
 def test_interrupted_by_signal_then_resumed(project: Path, signals: list[signal.Signals]) -> None:
     """A real control process; the first signal lets the step end, the second ends at once; the same command goes on."""
@@ -206,6 +211,7 @@ def test_interrupted_by_signal_then_resumed(project: Path, signals: list[signal.
     assert "interrupted" in (project / "DevLog.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.fault("the control process is killed during a training", how="SIGKILL; then the same command")
 def test_a_killed_control_process_leaves_nothing_running(project: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from tests.pipeline.test_runner import go, stage\n"
@@ -230,6 +236,7 @@ def _mentions(cmdline: Path, text: str) -> bool:
         return False
 
 
+@pytest.mark.fault("two runs at once on one artifacts folder", how="a second one while the first trains")
 def test_two_runs_at_once_on_one_folder_are_refused(project: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from tests.pipeline.test_runner import go, stage\n"

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.compose import ROOT, SettingsError, checked, composed, plain, relaxed
+from pipeline.machine import Machine
 from pipeline.settings import PATH_KEYS, RECIPE_KEYS, StageKind
 from pipeline.settings_reader import merged, read
 from tests.pipeline.project import project, raw_settings
@@ -105,6 +106,17 @@ def test_a_shared_fault_is_told_once(project: Path) -> None:
 def test_each_kind_of_fault_is_found(project: Path, change: dict[str, Any], words: str) -> None:
     faults = faults_of(merged(raw_settings(STAGES), change), project)
     assert any(words in fault for fault in faults), faults
+
+
+@pytest.mark.parametrize("unified", [True, False])
+def test_offloading_is_refused_with_this_machines_reason(project: Path, monkeypatch: pytest.MonkeyPatch, unified: bool) -> None:
+    monkeypatch.setattr("pipeline.settings_reader.look", lambda: Machine((None,), 90.0, unified))
+    raw = raw_settings({**STAGES, "G": {**STAGES["G"], "offload_optimizer": True}}, train={"offload_gradients": True})
+    faults = faults_of(raw, project)
+    assert [fault.split(":")[0] for fault in faults] == ["train.offload_gradients", "stages.G.offload_optimizer"]
+    assert all(("same memory chips" in fault) == unified and ("inside backward" in fault) != unified for fault in faults)
+    raw["stages"]["G"]["offload"] = True
+    assert any("stages.G.offload: unknown key; did you mean 'offload_" in fault for fault in faults_of(raw, project))
 
 
 def test_a_disk_too_small_is_found_before_training(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

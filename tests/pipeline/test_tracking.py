@@ -149,6 +149,7 @@ def test_many_words_and_figures_fit_mlflows_limits(bench: Bench) -> None:
     assert len(bench.backend.connect().get_metric_history(child.info.run_id, "m")) == 2500
 
 
+@pytest.mark.fault("MLflow fails at each single call", how="before and after each call; progress lost now and then")
 @pytest.mark.parametrize("after", [False, True])
 def test_cut_off_at_every_call_everything_arrives_once(bench: Bench, after: bool) -> None:
     write_folder(bench.root, attempt())
@@ -171,6 +172,7 @@ def test_cut_off_at_every_call_everything_arrives_once(bench: Bench, after: bool
     assert not (bench.spools / f"{RUN}.rejected.jsonl").exists()
 
 
+@pytest.mark.fault("MLflow not reachable (sender alone)", how="a port where nobody listens")
 def test_unreachable_server_keeps_everything_for_sync(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     bench.open(steps=3)
     dead = resolve(TrackingSettings(uri=DEAD), bench.root, bench.artifacts)
@@ -217,6 +219,7 @@ def test_again_fills_an_emptied_mlflow(bench: Bench) -> None:
     assert set(bench.runs()) == {RUN, f"{RUN}/G/1"}
 
 
+@pytest.mark.fault("MLflow refuses records", how="a changed parameter, a missing file, an unknown run, half a line", trials=4)
 def test_what_mlflow_refuses_is_kept_aside_and_does_not_hold_up_the_rest(bench: Bench) -> None:
     bench.open()
     bench.drain()
@@ -232,6 +235,7 @@ def test_what_mlflow_refuses_is_kept_aside_and_does_not_hold_up_the_rest(bench: 
     assert bench.runs()[f"{RUN}/G/1"].data.metrics["loss"] == 1.0
 
 
+@pytest.mark.fault("the disk fills up within a line of the spool", how="half a record")
 def test_line_cut_by_a_full_disk_does_not_swallow_the_next(bench: Bench) -> None:
     bench.open()
     with bench.spool.path.open("ab") as stream:
@@ -242,6 +246,7 @@ def test_line_cut_by_a_full_disk_does_not_swallow_the_next(bench: Bench) -> None
     assert bench.drain() == Drained(sent=1, rejected=1, left=0)
 
 
+@pytest.mark.fault("MLflow shows a dead run as running", how="closed in the journal, RUNNING there")
 def test_stale_runs_are_ended_and_others_are_not(bench: Bench) -> None:
     bench.open()
     bench.drain()
@@ -274,6 +279,7 @@ print(backend.create_run(sys.argv[2], "same", "name", "", 0))
 """
 
 
+@pytest.mark.fault("two processes make MLflow's tables at once", how="both released in the same moment")
 def test_two_processes_race_on_first_use_quietly(tmp_path: Path) -> None:
     def start(key: str) -> subprocess.Popen[str]:
         arguments = [sys.executable, "-c", FIRST_USE, str(tmp_path), key]

@@ -77,6 +77,7 @@ def test_an_outsider_that_trains_passes_and_is_recorded_like_any_other(place: Pa
     assert go(place, "one").done[0].reused, "found again by its key"
 
 
+@pytest.mark.fault("the user's own trainer fails", how="exit code 3; no weight; a weight cut short")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "says"),
@@ -92,6 +93,7 @@ def test_an_outsider_that_fails_is_broken_with_its_reason(place: Path, data: str
         assert [row.state for row in book.attempts(result.done[0].attempt.run_id)] == [State.CLOSED]
 
 
+@pytest.mark.fault("the user's own trainer takes too much memory", how="900 MiB of 1 GB beside its start")
 def test_an_outsider_over_the_limit_climbs_the_ladder(place: Path) -> None:
     rungs = [
         {"after": "over_limit", "change": {"batch_size": "*0.5"}, "why": "it would not see this"},
@@ -113,6 +115,7 @@ def test_a_shell_only_where_the_template_asks_for_one(place: Path) -> None:
     assert "nonesuch;: cannot be started" in refused.done[0].end.error
 
 
+@pytest.mark.fault("SIGTERM during the user's own trainer", how="to the control process")
 @pytest.mark.slow
 def test_asked_to_stop_the_outsider_ends_too(place: Path) -> None:
     program = (

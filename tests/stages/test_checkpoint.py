@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -16,9 +17,9 @@ import pytest
 import torch
 
 from stages.checkpoint import Checkpoints, Place, UnusableCheckpointError, restore, save
-from stages.contract import ComputeDtype, ExitCode, OptimizerStateMode, Rounding, Sampling, TrainRequest
+from stages.contract import ComputeDtype, ExitCode, OptimizerStateMode, Rounding, Sampling, StageResult, TrainRequest
 from stages.contract.checkpoints import checkpoint_path, checkpoint_step, newest_checkpoint
-from stages.contract.serial import dump
+from stages.contract.serial import dump, load_file
 from stages.dat import DatFile
 from stages.process import StageError
 from tests.conftest import TinyModel
@@ -58,6 +59,7 @@ def steps_told(request: TrainRequest) -> list[int]:
     return [e["step"] for e in (json.loads(line) for line in lines if line.endswith("\n")) if e["kind"] == "step"]
 
 
+@pytest.mark.fault("a long stage is killed and resumed", how="SIGKILL at step 7, SIGTERM at 18; same bytes as a run through", trials=2)
 @pytest.mark.parametrize("mode", [MODES[0], pytest.param(MODES[1], marks=pytest.mark.slow)], ids=["int8", "fp32"])
 def test_killed_and_resumed_exports_the_bytes_of_a_run_through(tiny: TinyModel, tmp_path: Path, mode: dict[str, Any]) -> None:
     """SIGKILL, then SIGTERM, then to the end: three processes, one result."""
@@ -143,6 +145,7 @@ def test_a_state_comes_back_bit_for_bit(tmp_path: Path) -> None:
         restore(path, {**target, "more": torch.zeros(1)}, "key")
 
 
+@pytest.mark.fault("a saved state is damaged", how="a flipped bit or a cut", trials=60)
 def test_any_damage_is_found_before_anything_is_touched(tmp_path: Path) -> None:
     path = checkpoint_path(tmp_path, 1)
     save(path, state(), Place(1), "key")
@@ -160,6 +163,7 @@ def test_any_damage_is_found_before_anything_is_touched(tmp_path: Path) -> None:
         assert all(torch.equal(tensor, state(1)[name]) for name, tensor in target.items())
 
 
+@pytest.mark.fault("a stage is given a damaged state", how="six bytes in its place")
 def test_a_damaged_state_is_told_and_the_stage_starts_from_the_beginning(tiny: TinyModel, tmp_path: Path) -> None:
     broken = tmp_path / "step-00000004.dat"
     broken.write_bytes(b"\x01cut")
@@ -169,6 +173,7 @@ def test_a_damaged_state_is_told_and_the_stage_starts_from_the_beginning(tiny: T
     assert any("from the beginning" in note and "step-00000004.dat" in note for note in result.notes)
 
 
+@pytest.mark.fault("a stage is given a state of another training", how="another rate, other rows", trials=2)
 @pytest.mark.usefixtures("kept")
 def test_the_state_of_other_rows_or_another_recipe_is_refused(tiny: TinyModel, tmp_path: Path) -> None:
     first = request_in(tiny, tmp_path / "first", steps=6)
@@ -183,18 +188,23 @@ def test_the_state_of_other_rows_or_another_recipe_is_refused(tiny: TinyModel, t
         assert "another training" in result.error
 
 
-def test_a_full_disk_costs_the_state_and_not_the_training(tiny: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import stages.checkpoint as module
-    from stages.files import NoSpaceError
-
-    def full(path: Path, *_: Any) -> None:
-        raise NoSpaceError(path, 1 << 30, 0)
-
-    monkeypatch.setattr(module, "write_dat", full)
-    result = _train(request_in(tiny, tmp_path, steps=9))
-    assert (result.exit_code, result.steps) == (0, 9)
+@pytest.mark.fault("no space for a saved state", how="RLIMIT_FSIZE between the size of the weight and that of a state")
+def test_a_full_disk_costs_the_state_and_not_the_training(tiny: TinyModel, tmp_path: Path) -> None:
+    request = request_in(tiny, tmp_path, steps=9)
+    (tmp_path / "request.json").write_text(dump(request), encoding="utf-8")
+    room = tiny.weight.stat().st_size * 2
+    done = subprocess.run(
+        [sys.executable, "-m", "stages.train", str(tmp_path / "request.json")],
+        cwd=ROOT,
+        capture_output=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
+        check=False,
+    )
+    result = load_file(StageResult, Path(request.result))
+    assert (done.returncode, result.exit_code, result.steps) == (0, 0, 9), done.stderr
     assert [note for note in result.notes if "no state was saved after step 4" in note]
     assert len([note for note in result.notes if "no state" in note]) == 1
+    assert _sha(request.output_weight) == _train(request_in(tiny, tmp_path / "roomy", steps=9)).sha256
 
 
 @pytest.mark.usefixtures("kept")

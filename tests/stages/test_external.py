@@ -53,6 +53,7 @@ CUT = "import sys; open(sys.argv[2], 'wb').write(open(sys.argv[1], 'rb').read()[
 OTHER = "import shutil, sys; shutil.copyfile('other.dat', sys.argv[2])"
 
 
+@pytest.mark.fault("the program of an external stage fails", how="exit code, SIGSEGV, no weight, half a weight, another model's weight")
 @pytest.mark.parametrize(
     ("program", "code", "says"),
     [
@@ -85,6 +86,7 @@ def _plain(entry: Any) -> Any:
     return Spec(entry.name, ElemType(entry.elem_type), entry.shape)
 
 
+@pytest.mark.fault("the program of an external stage does not exist", how="a name that is on no PATH")
 def test_a_program_that_cannot_be_started_is_bad_input(tiny: TinyModel, tmp_path: Path) -> None:
     train = _request(tiny, tmp_path)
     (tmp_path / "request.json").write_text(dump(ExternalRequest(train, "no-such-program-here {output}")), encoding="utf-8")
@@ -92,6 +94,7 @@ def test_a_program_that_cannot_be_started_is_bad_input(tiny: TinyModel, tmp_path
     assert "no-such-program-here: cannot be started" in load_file(StageResult, Path(train.result)).error
 
 
+@pytest.mark.fault("an output exists already (external stage)", how="a file in its place")
 def test_an_output_that_exists_is_kept(tiny: TinyModel, tmp_path: Path) -> None:
     (tmp_path / "attempt").mkdir()
     shutil.copyfile(tiny.rows, tmp_path / "attempt" / "out.dat")

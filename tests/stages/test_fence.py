@@ -18,6 +18,7 @@ from tests.stages.test_train import _request
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.fault("an allocation past the fence inside the process", how="RLIMIT_DATA of 0.7 GB, a batch of 20,000")
 def test_too_much_memory_is_over_limit_with_size_and_phase(tiny: TinyModel, tmp_path: Path) -> None:
     request = _request(tiny, tmp_path, batch_size=20_000, memory_limit_gb=0.7, threads=1)
     (tmp_path / "request.json").write_text(dump(request), encoding="utf-8")
@@ -52,6 +53,7 @@ def test_other_errors_are_other_errors() -> None:
     assert failed_allocation(ValueError("x")) is None
 
 
+@pytest.mark.fault("an allocation past the fence inside the process", how="the CUDA allocator's cap of 0.5 GB")
 @pytest.mark.gpu
 def test_the_allocators_cap_is_over_limit_with_size_and_phase(tiny: TinyModel, tmp_path: Path) -> None:
     request = _request(tiny, tmp_path, batch_size=200_000, memory_limit_gb=0.5, device="cuda")

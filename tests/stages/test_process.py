@@ -19,6 +19,9 @@ from tests.stages.test_train import _request
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.fault(
+    "a request names a place outside of its folder", how="absolute, by .., by a link, by a longer name; for each path it writes"
+)
 def test_a_request_cannot_write_outside_of_its_folder(tiny: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "attempt"
     good = _request(tiny, folder, steps=0, checkpoints=str(folder / "checkpoints"))
@@ -39,6 +42,7 @@ def test_a_request_cannot_write_outside_of_its_folder(tiny: TinyModel, tmp_path:
     assert not Path(outside.output_weight).exists()
 
 
+@pytest.mark.fault("the disk fills up during an export", how="RLIMIT_FSIZE at half of the weight")
 def test_a_disk_that_fills_up_during_the_export_leaves_the_old_state(tiny: TinyModel, tmp_path: Path) -> None:
     request = _request(tiny, tmp_path, steps=1)
     (tmp_path / "request.json").write_text(dump(request), encoding="utf-8")

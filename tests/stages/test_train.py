@@ -26,6 +26,7 @@ from stages.contract import (
     OptimizerStateMode,
     Overflow,
     ProbeRequest,
+    Rounding,
     RowFileError,
     Sampling,
     Schedule,
@@ -166,6 +167,7 @@ def test_schedule_and_warm_up(tiny: TinyModel, tmp_path: Path) -> None:
     assert all(a > b for a, b in itertools.pairwise(factors[3:]))
 
 
+@pytest.mark.fault("training explodes", how="a rate far too high")
 def test_a_rate_that_explodes_stops_the_stage_without_a_file(tiny: TinyModel, tmp_path: Path) -> None:
     request = _request(tiny, tmp_path, lr=1.0, lr_groups={"model": 1e38}, clip_norm=0.0, steps=20)
     result = _train(request)
@@ -180,6 +182,7 @@ def test_stop_after_a_phase_exports_nothing(tiny: TinyModel, tmp_path: Path) -> 
     assert _events(request, "phase")[-1]["phase"] == "backward_done"
 
 
+@pytest.mark.fault("SIGTERM to the stage", how="during its steps")
 def test_sigterm_stops_after_the_step_and_exports_nothing(tiny: TinyModel, tmp_path: Path) -> None:
     request = _request(tiny, tmp_path, steps=100_000)
     (tmp_path / "request.json").write_text(dump(request), encoding="utf-8")
@@ -210,6 +213,7 @@ def test_bad_input_is_named_before_training(tiny: TinyModel, tmp_path: Path, cha
     assert result.exit_code == ExitCode.BAD_INPUT and says in result.error
 
 
+@pytest.mark.fault("an output exists already", how="a file in its place")
 def test_an_output_that_exists_is_kept(tiny: TinyModel, tmp_path: Path) -> None:
     request = _request(tiny, tmp_path)
     Path(request.output_weight).write_bytes(b"mine")
@@ -291,3 +295,10 @@ def test_requests_survive_their_json(tiny: TinyModel, tmp_path: Path) -> None:
     (tmp_path / "q").write_text(dump(request), encoding="utf-8")
     assert load_file(TrainRequest, tmp_path / "q") == request
     assert dump(dataclasses.replace(request)) == dump(request)
+
+
+@pytest.mark.parametrize(("rounding", "least", "most"), [("fp32", 0.999, 1.001), ("stochastic", 0.9, 1.1), ("nearest", 0.0, 0.3)])
+def test_what_each_rounding_keeps_of_small_updates(tiny: TinyModel, tmp_path: Path, rounding: str, least: float, most: float) -> None:
+    """The effective update ratio at 1e-6, where nearest BF16 loses most; `fp32` keeps float32 masters."""
+    request = _request(tiny, tmp_path, lr=1e-6, steps=4, rounding=Rounding(rounding))
+    assert least < _train(request).figures["update_ratio_mean"] < most
