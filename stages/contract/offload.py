@@ -12,7 +12,7 @@ OFFLOAD_REASONS = {
     "offload_gradients": "the update runs inside backward and uses each gradient at once: one layer's exist at a time, and none is left "
     "to move",
     "offload_activations": "backward, with the update inside it, would wait for the bus at every layer; computing them again takes about "
-    "a quarter more time and no bus",
+    "a fifth more time and no bus",
 }
 """Why a part is not offloaded where the GPU has memory of its own."""
 OFFLOAD_INSTEAD = {

@@ -24,7 +24,7 @@ def _losses(folder: Path, rounding: Rounding, states: OptimizerStateMode, device
     rows = [DataSource(str(ROOT / "datasets/stageA/mixed.tsv"))]
     request = TrainRequest(
         str(MODEL), str(MODEL / "qwen3-nano-nvfp4.dat"), str(folder / "out.dat"), str(folder / "events"), str(folder / "result.json"), rows,
-        steps=steps, lr=1e-5, batch_size=16 if device == "cuda" else 8, rounding=rounding, optimizer_state_mode=states,
+        steps=steps, lr=1e-5, batch_size=16 if device == "cuda" else 4, rounding=rounding, optimizer_state_mode=states,
         compute_dtype=ComputeDtype.FP32, device=device,
     )  # fmt: skip
     (folder / "request.json").write_text(dump(request), encoding="utf-8")
@@ -37,9 +37,12 @@ def _losses(folder: Path, rounding: Rounding, states: OptimizerStateMode, device
 
 
 @pytest.mark.parametrize(
-    ("device", "steps"), [pytest.param("cpu", 60, marks=pytest.mark.slow), pytest.param("cuda", 300, marks=pytest.mark.gpu)]
+    ("device", "steps", "least"),
+    [pytest.param("cpu", 30, 0.003, marks=pytest.mark.slow), pytest.param("cuda", 300, 0.1, marks=pytest.mark.gpu)],
 )
-def test_bf16_masters_with_stochastic_rounding_and_8_bit_states_learn_as_float32_does(tmp_path: Path, device: str, steps: int) -> None:
+def test_bf16_masters_with_stochastic_rounding_and_8_bit_states_learn_as_float32_does(
+    tmp_path: Path, device: str, steps: int, least: float
+) -> None:
     exact = _losses(tmp_path / "exact", Rounding.FP32, OptimizerStateMode.FP32, device, steps)
     ours = _losses(tmp_path / "ours", Rounding.STOCHASTIC, OptimizerStateMode.INT8, device, steps)
     nearest = _losses(tmp_path / "nearest", Rounding.NEAREST, OptimizerStateMode.INT8, device, steps)
@@ -47,4 +50,4 @@ def test_bf16_masters_with_stochastic_rounding_and_8_bit_states_learn_as_float32
     figures = f"last: exact {exact[-1]:.4f}, ours {ours[-1]:.4f}, nearest {nearest[-1]:.4f}; most off {off.max():.4f} and {lost.max():.4f}"
     sys.stderr.write(figures + "\n")
     assert off.max() < 0.02, figures
-    assert lost[-1] > 0.02, figures
+    assert lost[-1] > least and lost[-1] > 5 * off[-1], figures  # rounding to nearest leaves it behind
