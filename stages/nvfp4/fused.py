@@ -80,14 +80,14 @@ def _e4m3_value(byte):
 
 @triton.jit
 def _reciprocal(scale):
-    """1 / scale, correctly rounded for every E4M3 value."""
+    """1 / scale for E4M3 values: the hardware's guess, improved once."""
     guess = tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [scale], dtype=tl.float32, is_pure=True, pack=1)
     return tl.fma(tl.fma(-scale, guess, 1.0), guess, guess)
 
 
 @triton.jit
 def _sixth(x):
-    """x / 6, correctly rounded."""
+    """x / 6: the product with 1/6, corrected once."""
     guess = x * 0.16666667163372040
     return tl.fma(tl.fma(guess, -6.0, x), 0.16666667163372040, guess)
 
