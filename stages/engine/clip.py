@@ -22,15 +22,34 @@ class FusedClip(RunningClip):
         self._partial = torch.zeros(-(-largest // _EACH), device=device)
         self._arrived = torch.zeros((), dtype=torch.int32, device=device)
         self._factor = torch.ones((), device=device)
+        self._places: torch.Tensor | None = None
 
-    def factor(self, name: str, grad: torch.Tensor) -> torch.Tensor | None:
+    def factor(self, name: str, grad: torch.Tensor, sums: torch.Tensor | None = None) -> torch.Tensor | None:
         """See `RunningClip.factor`. The tensor that is returned serves every call."""
         from stages.engine import kernels_head  # Triton comes with CUDA builds only
 
-        programs = -(-grad.numel() // _EACH)
-        kernels_head.squares[(programs,)](
-            grad, self._partial, self._arrived, self._squares, self._index[name], len(self._index), self._max_norm, self._factor,
-            grad.numel(), EACH=_EACH, BLOCK=_BLOCK, num_warps=8,
+        common = (self._squares, self._index[name], len(self._index), self._max_norm, self._factor)
+        if sums is not None:
+            kernels_head.add_squares[(1,)](sums, len(sums), *common, num_warps=8)
+        else:
+            programs = -(-grad.numel() // _EACH)
+            kernels_head.squares[(programs,)](
+                grad, self._partial, self._arrived, *common, grad.numel(), EACH=_EACH, BLOCK=_BLOCK, num_warps=8
+            )  # fmt: skip
+        return self._factor if self._max_norm else None
+
+    def vectors_factor(self, sizes: dict[str, int], grads: torch.Tensor) -> torch.Tensor | None:
+        """See `RunningClip.vectors_factor`. Every call must be given the same sizes."""
+        from stages.engine import kernels_head
+
+        if self._places is None:
+            rows, first = [], 0
+            for name, size in sizes.items():
+                rows.append([self._index[name], first, size])
+                first += size
+            self._places = torch.tensor(rows, dtype=torch.int32, device=grads.device)
+        kernels_head.vector_squares[(len(sizes),)](
+            grads, self._places, self._arrived, self._squares, len(self._index), self._max_norm, self._factor, BLOCK=_BLOCK, num_warps=8
         )  # fmt: skip
         return self._factor if self._max_norm else None
 

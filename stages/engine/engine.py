@@ -19,6 +19,7 @@ from stages.engine.graph import Inputs, Replay
 from stages.engine.head import Vocabulary, piece_names, piece_rows
 from stages.engine.lanes import Gradients, Lane, Weights
 from stages.engine.layers import Kept, LayerEngine
+from stages.engine.vectors import Vectors
 from stages.nvfp4.linear import Linear
 from stages.optim.adamw import AdamW
 from stages.optim.clip import RunningClip
@@ -92,12 +93,13 @@ class Engine:
             clipped, request.clip_norm, self._device
         )  # fmt: skip
         self._vocabulary = Vocabulary(model, trained, self._weights, self._gradients, self._update, self._piece)
+        vectors = {name: p.data for name, p in model.named_parameters() if p.ndim == 1}
+        self._vectors = Vectors(vectors, {name: factor for name, factor in self._factors.items() if name in vectors})
         self._layers = [
-            LayerEngine(layer, f"model.layers.{i}.", config, trained, self._weights, self._gradients, self._update)
+            LayerEngine(layer, f"model.layers.{i}.", config, trained, self._weights, self._gradients, self._update, self._vectors)
             for i, layer in enumerate(model.model.layers)
             if isinstance(layer, Layer)
         ]
-        self._norm, self._norm_trained = model.model.norm.weight.data, _NORM in trained
         lowest = min((int(n.split(".")[2]) for n in names if n.startswith("model.layers.")), default=len(self._layers))
         self._lowest = 0 if self._vocabulary.embedding_trained else lowest
         self._tables: dict[int, ops.Table] = {}
@@ -108,16 +110,17 @@ class Engine:
         """Launches one step on a batch: 0-dim float32 mean loss of a target, on the device, valid until the next step."""
         return self._replay.run(batch)
 
-    def _update(self, name: str, master: torch.Tensor, grad: torch.Tensor, first: int) -> None:
-        self._updates.run(lambda: self._update_now(name, master, grad, first), grad)
+    def _update(self, name: str, master: torch.Tensor, grad: torch.Tensor, first: int, sums: torch.Tensor | None) -> None:
+        kept = (grad,) if sums is None else (grad, sums)
+        self._updates.run(lambda: self._update_now(name, master, grad, first, sums), *kept)
 
-    def _update_now(self, name: str, master: torch.Tensor, grad: torch.Tensor, first: int) -> None:
-        if grad.dtype != master.dtype and master.dtype == torch.bfloat16 and grad.ndim > 1:
+    def _update_now(self, name: str, master: torch.Tensor, grad: torch.Tensor, first: int, sums: torch.Tensor | None) -> None:
+        if grad.dtype != master.dtype and master.dtype == torch.bfloat16:
             grad = grad.to(master.dtype)
         key = name
         if name in (EMBEDDING, HEAD) and self._piece < self._config.vocab_size:
             key = f"{name}#{first // master.shape[1]}"
-        self._optimizer.update(name, master, grad, self._factors[name], self.clip.factor(key, grad), first)
+        self._optimizer.update(name, master, grad, self._factors[name], self.clip.factor(key, grad, sums), first)
 
     def _table(self, length: int, dtype: torch.dtype) -> ops.Table:
         if length not in self._tables:
@@ -138,18 +141,18 @@ class Engine:
                 kept.append(before if self._checkpointing else needed)
             del needed, before
         eps = self._config.rms_norm_eps
-        loss, state = vocabulary.loss(ops.rms_norm(x, self._norm, eps), inputs.targets, inputs.share)
+        norm = self._vectors.masters[_NORM]
+        loss, state = vocabulary.loss(ops.rms_norm(x, norm, eps), inputs.targets, inputs.share)
         inputs.loss.copy_(loss)
         g = vocabulary.backward(state)
-        g, norm_grad = ops.rms_norm_backward(x, self._norm, eps, g, torch.zeros_like(x))
-        if self._norm_trained:
-            self._update(_NORM, self._norm, norm_grad, 0)
+        g = ops.rms_norm_backward(x, norm, eps, g, torch.zeros_like(x), self._vectors.grad(_NORM))
         del x
         for layer in reversed(self._layers[self._lowest :]):
             one = kept.pop()
             if isinstance(one, torch.Tensor):
                 one = layer.keep(one, table)
             g = layer.backward(g, one, table)
+        self._vectors.learn(self._optimizer, self.clip, self._updates)
         vocabulary.learn_embedding(ids, g, state)
         self._weights.end_step()
         self._updates.join()

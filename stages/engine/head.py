@@ -131,7 +131,7 @@ class Vocabulary:
         return self._weights.take(("head", first), len(master), master.shape[1], write)
 
     def _learn(self, name: str, master: torch.Tensor, first: int, grad: torch.Tensor) -> None:
-        self._update(name, master, grad, first * master.shape[1])
+        self._update(name, master, grad, first * master.shape[1], None)
 
 
 def _head(model: Qwen3) -> Linear:

@@ -75,6 +75,27 @@ def _sum_but(values, count, index, BLOCK: tl.constexpr):
     return tl.sum(total, 0)
 
 
+@triton.jit
+def _make_factor(square, max_norm, factor):
+    """The clipping factor for a squared norm."""
+    tl.store(factor, tl.minimum(max_norm / (tl.sqrt(square) + 1e-6), 1.0))
+
+
+@triton.jit
+def _keep_square(partial, count, all_squares, index, names, max_norm, factor):
+    """Adds up partial sums, keeps the sum as the square at `index` and makes the clipping factor."""
+    others = _sum_but(all_squares, names, index, 512)
+    mine = _sum_but(partial, count, -1, 1024)
+    tl.store(all_squares + index, mine)
+    _make_factor(others + mine, max_norm, factor)
+
+
+@triton.jit(do_not_specialize=["count", "index", "names", "max_norm"])
+def add_squares(partial, count, all_squares, index, names, max_norm, factor):
+    """See `squares`, with the sums of all programs there already. One program."""
+    _keep_square(partial, count, all_squares, index, names, max_norm, factor)
+
+
 @triton.jit(do_not_specialize=["index", "names", "max_norm"])
 def squares(grad, partial, arrived, all_squares, index, names, max_norm, factor, n, EACH: tl.constexpr, BLOCK: tl.constexpr):
     """Sum of squares of EACH elements a program. The last one adds them up in order, keeps the gradient's squared norm among all of them,
@@ -93,8 +114,28 @@ def squares(grad, partial, arrived, all_squares, index, names, max_norm, factor,
     tl.debug_barrier()  # the count belongs after the sum, whichever threads do them
     if tl.atomic_add(arrived, 1, sem="acq_rel") == tl.num_programs(0) - 1:
         tl.debug_barrier()
-        mine = _sum_but(partial, tl.num_programs(0), -1, BLOCK)
-        norm = tl.sqrt(_sum_but(all_squares, names, index, BLOCK) + mine)
-        tl.store(all_squares + index, mine)
-        tl.store(factor, tl.minimum(max_norm / (norm + 1e-6), 1.0))
+        _keep_square(partial, tl.num_programs(0), all_squares, index, names, max_norm, factor)
+        tl.store(arrived, 0)
+
+
+@triton.jit(do_not_specialize=["names", "max_norm"])
+def vector_squares(grads, places, arrived, all_squares, names, max_norm, factor, BLOCK: tl.constexpr):
+    """The same for many small gradients at once, one a program.
+
+    Args:
+        grads: float32, one after the other.
+        places: int32 [count, 3]: index, first element and elements of each.
+    """
+    place = places + tl.program_id(0) * 3
+    first, n = tl.load(place + 1), tl.load(place + 2)
+    total = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, n, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        value = tl.load(grads + first + at, mask=at < n, other=0.0)
+        total += value * value
+    tl.store(all_squares + tl.load(place), tl.sum(total, 0))
+    tl.debug_barrier()
+    if tl.atomic_add(arrived, 1, sem="acq_rel") == tl.num_programs(0) - 1:
+        tl.debug_barrier()
+        _make_factor(_sum_but(all_squares, names, -1, 512), max_norm, factor)
         tl.store(arrived, 0)

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from stages.engine import ops
 from stages.engine.lanes import Gradients, Weights
+from stages.engine.vectors import Vectors
 from stages.engine.weights import Group, Update
 from stages.qwen3.config import Qwen3Config
 from stages.qwen3.model import Layer
@@ -38,7 +39,15 @@ class LayerEngine:
     """
 
     def __init__(
-        self, layer: Layer, prefix: str, config: Qwen3Config, trained: set[str], weights: Weights, gradients: Gradients, update: Update
+        self,
+        layer: Layer,
+        prefix: str,
+        config: Qwen3Config,
+        trained: set[str],
+        weights: Weights,
+        gradients: Gradients,
+        update: Update,
+        vectors: Vectors,
     ) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         named = {"self_attn": attention, "mlp": mlp}
@@ -50,14 +59,12 @@ class LayerEngine:
         self._qkv, self._out = group("self_attn", "q_proj", "k_proj", "v_proj"), group("self_attn", "o_proj")
         self._merged, self._down = group("mlp", "gate_proj", "up_proj"), group("mlp", "down_proj")
         self._norms = {
-            "input": (f"{prefix}input_layernorm.weight", layer.input_layernorm.weight.data),
-            "post": (f"{prefix}post_attention_layernorm.weight", layer.post_attention_layernorm.weight.data),
-            "q": (f"{prefix}self_attn.q_norm.weight", attention.q_norm.weight.data),
-            "k": (f"{prefix}self_attn.k_norm.weight", attention.k_norm.weight.data),
-        }
+            "input": f"{prefix}input_layernorm.weight", "post": f"{prefix}post_attention_layernorm.weight",
+            "q": f"{prefix}self_attn.q_norm.weight", "k": f"{prefix}self_attn.k_norm.weight",
+        }  # fmt: skip
+        self._vectors = vectors
         self._counts = (config.num_attention_heads, config.num_key_value_heads)
         self._head_dim, self._eps = config.head_dim, config.rms_norm_eps
-        self._trained, self._update = trained, update
 
     def forward(self, x: torch.Tensor, table: ops.Table) -> tuple[torch.Tensor, Kept]:
         """[n, hidden] to the same, and what `backward` needs."""
@@ -92,7 +99,7 @@ class LayerEngine:
         return self._norm_backward("input", kept.x, g, middle)
 
     def _weight(self, norm: str) -> torch.Tensor:
-        return self._norms[norm][1]
+        return self._vectors.masters[self._norms[norm]]
 
     def _attention_backward(self, grad: torch.Tensor, kept: Kept, table: ops.Table) -> torch.Tensor:
         query, key, value, result = kept.attention
@@ -101,23 +108,14 @@ class LayerEngine:
         g = g.view(batch, length, heads, dim).transpose(1, 2)
         found = torch.autograd.grad(result, (query, key, value), g)
         g_query, g_key, g_value = (t.transpose(1, 2).reshape(batch * length, -1, dim) for t in found)
-        out, q_grad, k_grad = ops.heads_backward(
+        return ops.heads_backward(
             kept.qkv, self._weight("q"), self._weight("k"), table, length, dim, self._counts, self._eps,
-            (g_query, g_key, g_value),
+            (g_query, g_key, g_value), self._vectors.grad(self._norms["q"], self._norms["k"]),
         )  # fmt: skip
-        self._update_norm("q", q_grad)
-        self._update_norm("k", k_grad)
-        return out
 
     def _norm_backward(self, norm: str, x: torch.Tensor, grad: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-        out, weight_grad = ops.rms_norm_backward(x, self._weight(norm), self._eps, grad, residual)
-        self._update_norm(norm, weight_grad)
-        return out
-
-    def _update_norm(self, norm: str, grad: torch.Tensor) -> None:
-        name, weight = self._norms[norm]
-        if name in self._trained:
-            self._update(name, weight, grad, 0)
+        weight_grad = self._vectors.grad(self._norms[norm])
+        return ops.rms_norm_backward(x, self._weight(norm), self._eps, grad, residual, weight_grad)
 
 
 def _rows(heads: torch.Tensor) -> torch.Tensor:

@@ -11,6 +11,8 @@ Table = tuple[torch.Tensor, torch.Tensor]
 """cos and sin, each [length, head_dim] in the compute dtype."""
 
 _PROGRAMS = 512  # of a backward that sums over tokens: more make the partial sums larger than they save
+_FEW = 256  # tokens: with more, a product waits for arithmetic, and cuBLAS is faster
+_TILE = (64, 128)
 
 
 def _next_power(n: int) -> int:
@@ -34,9 +36,9 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def rms_norm_backward(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, grad: torch.Tensor, residual: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(residual + gradient of x [n, size], gradient of weight float32 [size]). `residual` may be overwritten."""
+    x: torch.Tensor, weight: torch.Tensor, eps: float, grad: torch.Tensor, residual: torch.Tensor, weight_grad: torch.Tensor
+) -> torch.Tensor:
+    """residual + gradient of x [n, size]; `weight_grad` float32 [size] is filled in. `residual` may be overwritten."""
     rows, size = x.shape
     if not fused(x):
         value, g = x.float(), grad.float()
@@ -44,7 +46,8 @@ def rms_norm_backward(
         normed = value * root
         scaled = g * weight.float()
         inner = root * (scaled - normed * (scaled * normed).mean(dim=1, keepdim=True))
-        return (residual.float() + inner).to(x.dtype), (g * normed).sum(dim=0)
+        torch.sum(g * normed, dim=0, out=weight_grad)
+        return (residual.float() + inner).to(x.dtype)
     from stages.engine import kernels
 
     programs = min(rows, _PROGRAMS)
@@ -52,7 +55,8 @@ def rms_norm_backward(
     kernels.rms_backward[(programs,)](
         x, weight, grad, residual, residual, partial, rows, size, eps, BLOCK=_next_power(size), num_warps=8
     )  # fmt: skip
-    return residual, partial.sum(dim=0)
+    torch.sum(partial, dim=0, out=weight_grad)
+    return residual
 
 
 def heads(
@@ -80,9 +84,13 @@ def heads(
 
 def heads_backward(
     qkv: torch.Tensor, q_weight: torch.Tensor, k_weight: torch.Tensor, table: Table, length: int, head_dim: int, counts: tuple[int, int],
-    eps: float, grads: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """(gradient of `qkv`, of the query's norm, of the key's norm); `grads` are those of query, key and value, each [n, heads, head_dim]."""
+    eps: float, grads: tuple[torch.Tensor, torch.Tensor, torch.Tensor], weight_grads: torch.Tensor,
+) -> torch.Tensor:  # fmt: skip
+    """Gradient of `qkv`; `weight_grads` float32 [2, head_dim], of the query's and the key's norm, is filled in.
+
+    Args:
+        grads: Of query, key and value, each [n, heads, head_dim].
+    """
     q, k = counts
     if not fused(qkv):
         with torch.enable_grad():
@@ -92,7 +100,8 @@ def heads_backward(
             found = torch.autograd.grad((query, key), leaves, (grads[0].float(), grads[1].float()))
         out = found[0].to(qkv.dtype)
         out.view(len(qkv), -1, head_dim)[:, q + k :] = grads[2]
-        return out, found[1], found[2]
+        torch.stack((found[1], found[2]), out=weight_grads)
+        return out
     from stages.engine import kernels
 
     programs = min(len(qkv), _PROGRAMS)
@@ -102,8 +111,8 @@ def heads_backward(
         qkv, q_weight, k_weight, *table, *(g.contiguous() for g in grads), out, partial[0], partial[1], len(qkv), length,
         Q=q, K=k, QP=_next_power(q), KP=_next_power(k), HALF=head_dim // 2, eps=eps,
     )  # fmt: skip
-    q_grad, k_grad = partial.sum(dim=1)
-    return out, q_grad, k_grad
+    torch.sum(partial, dim=1, out=weight_grads)
+    return out
 
 
 def swiglu(merged: torch.Tensor) -> torch.Tensor:
@@ -131,3 +140,23 @@ def swiglu_backward(merged: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Ten
     out = merged.new_empty(rows, width)
     kernels.swiglu_backward[(rows, -(-width // 1024))](merged, grad, out, width, BLOCK=1024)
     return out, merged
+
+
+def weight_grad(grad: torch.Tensor, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor | None:
+    """out [rows, columns] = grad^T x of grad [n, rows] and x [n, columns].
+
+    Returns:
+        float32 sums of squares of the result's parts, where they come without another pass over it.
+    """
+    rows, columns = out.shape
+    if not fused(x) or len(x) > _FEW or rows % _TILE[0] or columns % _TILE[1] or x.dtype != out.dtype:
+        torch.mm(grad.t(), x, out=out)
+        return None
+    from stages.engine import kernels_product
+
+    grid = (columns // _TILE[1], rows // _TILE[0])
+    sums = torch.empty(grid[0] * grid[1], device=x.device)
+    kernels_product.weight_grad[grid](
+        grad, x, out, sums, len(x), grad.stride(0), columns, ROWS=_TILE[0], COLUMNS=_TILE[1], STEP=32, num_warps=4
+    )  # fmt: skip
+    return sums

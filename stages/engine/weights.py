@@ -8,12 +8,14 @@ import torch
 from torch.nn import functional as F
 
 from stages.contract import ScaleRule
+from stages.engine import ops
 from stages.engine.lanes import Gradients, Weights
 from stages.nvfp4.codec import BLOCK, ScaleFormat, fake_quantize
 from stages.nvfp4.linear import Linear
 
-Update = Callable[[str, torch.Tensor, torch.Tensor, int], None]
-"""(name, master, gradient, first): updates the master's elements from `first` on; see `stages.optim.adamw.AdamW.update`."""
+Update = Callable[[str, torch.Tensor, torch.Tensor, int, torch.Tensor | None], None]
+"""(name, master, gradient, first, sums): updates the master's elements from `first` on; see `stages.optim.adamw.AdamW.update`.
+`sums` are those of squares of the gradient's parts, if they are known."""
 
 
 class Rounded:
@@ -97,8 +99,8 @@ class Group:
             for name, part in self._parts.items():
                 stop = start + len(part.master)
                 if name in self._trained:
-                    torch.mm(grad[:, start:stop].t(), x, out=out[start:stop])
-                    self._update(name, part.master, out[start:stop], 0)
+                    sums = ops.weight_grad(grad[:, start:stop], x, out[start:stop])
+                    self._update(name, part.master, out[start:stop], 0, sums)
                     part.changed()
                 start = stop
 

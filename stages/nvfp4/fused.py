@@ -72,14 +72,14 @@ def _e4m3_byte(scale):
 
 
 @triton.jit
-def _e4m3_value(byte):
+def e4m3_value(byte):
     """The value of a positive E4M3 byte (int32)."""
     normal = ((byte + (120 << 3)) << 20).to(tl.float32, bitcast=True)
     return tl.where(byte < 8, byte.to(tl.float32) * 0.001953125, normal)
 
 
 @triton.jit
-def _reciprocal(scale):
+def reciprocal(scale):
     """1 / scale for E4M3 values: the hardware's guess, improved once."""
     guess = tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [scale], dtype=tl.float32, is_pure=True, pack=1)
     return tl.fma(tl.fma(-scale, guess, 1.0), guess, guess)
@@ -121,7 +121,7 @@ def _sum8(x, BLOCKS: tl.constexpr):
 
 @triton.jit
 def _error(a, b, scale, DIVIDE: tl.constexpr, BLOCKS: tl.constexpr, CLAMP: tl.constexpr):
-    inverse = _reciprocal(scale)
+    inverse = reciprocal(scale)
     negative = tl.broadcast_to(-scale[:, None], [BLOCKS, 8])
     first = tl.fma(_codes(a, scale, inverse, DIVIDE, CLAMP), negative, a)
     second = tl.fma(_codes(b, scale, inverse, DIVIDE, CLAMP), negative, b)
@@ -175,7 +175,7 @@ def _block_scale(a, b, SEARCH: tl.constexpr, DIVIDE: tl.constexpr, BLOCKS: tl.co
 
 
 @triton.jit
-def _signed(x, a, scale, inverse, DIVIDE: tl.constexpr):
+def signed(x, a, scale, inverse, DIVIDE: tl.constexpr):
     value = _codes(a, scale, inverse, DIVIDE, True) * scale[:, None]
     sign = x.to(tl.int32, bitcast=True) & -2147483648
     return (value.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
@@ -196,11 +196,11 @@ def _round_kernel(
     row = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
     inside = row < blocks
     if KNOWN:  # nothing to sum: whole rows, which load and store without gaps
-        scale = _e4m3_value(tl.load(scales + row, mask=inside, other=8).to(tl.int32))
-        inverse = _reciprocal(scale)
+        scale = e4m3_value(tl.load(scales + row, mask=inside, other=8).to(tl.int32))
+        inverse = reciprocal(scale)
         at = row.to(tl.int64)[:, None] * 16 + tl.arange(0, 16)[None, :]
         x = tl.load(weight + at, mask=inside[:, None], other=0.0).to(tl.float32)
-        x = _signed(x, tl.abs(x), scale, inverse, DIVIDE)
+        x = signed(x, tl.abs(x), scale, inverse, DIVIDE)
         tl.store(out + at, x.to(out.dtype.element_ty), mask=inside[:, None])
         return
     at = row.to(tl.int64)[:, None] * 16 + tl.arange(0, 8)[None, :]
@@ -208,9 +208,9 @@ def _round_kernel(
     y = tl.load(weight + at + 8, mask=inside[:, None], other=0.0).to(tl.float32)
     a, b = tl.abs(x), tl.abs(y)
     scale = _block_scale(a, b, SEARCH, DIVIDE, BLOCKS)
-    inverse = _reciprocal(scale)
-    tl.store(out + at, _signed(x, a, scale, inverse, DIVIDE).to(out.dtype.element_ty), mask=inside[:, None])
-    tl.store(out + at + 8, _signed(y, b, scale, inverse, DIVIDE).to(out.dtype.element_ty), mask=inside[:, None])
+    inverse = reciprocal(scale)
+    tl.store(out + at, signed(x, a, scale, inverse, DIVIDE).to(out.dtype.element_ty), mask=inside[:, None])
+    tl.store(out + at + 8, signed(y, b, scale, inverse, DIVIDE).to(out.dtype.element_ty), mask=inside[:, None])
     if KEEP:
         tl.store(scales + row, _e4m3_byte(scale).to(tl.uint8), mask=inside)
 

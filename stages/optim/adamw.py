@@ -79,6 +79,14 @@ class AdamW:
             piece = slice(first + start, first + stop)
             self._update_piece(name, flat, piece, g if clip is None else g * clip, lr, decay, key)
 
+    def update_vectors(
+        self, masters: dict[str, torch.Tensor], grads: torch.Tensor, lr_factors: list[float], clip: torch.Tensor | None
+    ) -> None:
+        """`update` of many parameters with one axis; `grads` has theirs one after the other, float32."""
+        pieces = grads.split([m.numel() for m in masters.values()])
+        for (name, master), grad, lr_factor in zip(masters.items(), pieces, lr_factors, strict=True):
+            self.update(name, master, grad, lr_factor, clip)
+
     def _update_piece(self, name: str, flat: torch.Tensor, piece: slice, grad: torch.Tensor, lr: float, decay: float, key: int) -> None:
         s, state, step = self.settings, self.states[name], self._step
         average, root = state.load(piece)

@@ -23,10 +23,34 @@ class RunningClip:
         self._squares = torch.zeros(len(names), device=device)
         self._max_norm = max_norm
 
-    def factor(self, name: str, grad: torch.Tensor) -> torch.Tensor | None:
-        """The 0-dim factor for this gradient, without waiting for the device; None if clipping is off."""
+    def factor(self, name: str, grad: torch.Tensor, sums: torch.Tensor | None = None) -> torch.Tensor | None:
+        """The 0-dim factor for this gradient, without waiting for the device; None if clipping is off.
+
+        Args:
+            sums: Sums of squares of the gradient's parts, if they are known.
+        """
+        if sums is None:
+            self._keep(name, grad)
+        else:
+            self._squares[self._index[name]] = sums.sum()
+        return self._current()
+
+    def vectors_factor(self, sizes: dict[str, int], grads: torch.Tensor) -> torch.Tensor | None:
+        """`factor` for many small gradients together.
+
+        Args:
+            sizes: Elements of each, by name.
+            grads: float32, one after the other.
+        """
+        for name, grad in zip(sizes, grads.split(list(sizes.values())), strict=True):
+            self._keep(name, grad)
+        return self._current()
+
+    def _keep(self, name: str, grad: torch.Tensor) -> None:
         norm = torch.linalg.vector_norm(grad, dtype=torch.float32)
         self._squares[self._index[name]] = norm * norm
+
+    def _current(self) -> torch.Tensor | None:
         if not self._max_norm:
             return None
         return (self._max_norm / (self._squares.sum().sqrt() + 1e-6)).clamp(max=1.0)

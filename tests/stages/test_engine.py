@@ -46,7 +46,7 @@ def batch_of(seed: int, rows: int = 4, width: int = 21, vocab: int = 300) -> Bat
 
 
 def plain_step(model: Qwen3, names: list[str], optimizer: AdamW, clip: RunningClip, request: TrainRequest, batch: Batch) -> float:
-    """One step as `stages.loop` does it, the updates after backward, in its order."""
+    """One step as `stages.loop` does it, the updates after backward, in its order; vectors last, as in the engine."""
     grads: list[tuple[str, torch.Tensor]] = []
     parameters = dict(model.named_parameters())
     handles = [
@@ -57,8 +57,13 @@ def plain_step(model: Qwen3, names: list[str], optimizer: AdamW, clip: RunningCl
     loss = torch.nn.functional.cross_entropy(logits, batch.targets)
     loss.backward()
     for name, grad in grads:
-        factor = group_factor(name, request.lr_groups)
-        optimizer.update(name, parameters[name].data, grad, factor, clip.factor(name, grad))
+        if grad.ndim > 1:
+            optimizer.update(name, parameters[name].data, grad, group_factor(name, request.lr_groups), clip.factor(name, grad))
+    vectors = [(name, grad) for name, grad in grads if grad.ndim == 1]
+    if vectors:
+        factor = clip.vectors_factor({name: grad.numel() for name, grad in vectors}, torch.cat([grad for _, grad in vectors]))
+        for name, grad in vectors:
+            optimizer.update(name, parameters[name].data, grad, group_factor(name, request.lr_groups), factor)
     for handle in handles:
         handle.remove()
     model.zero_grad(set_to_none=True)

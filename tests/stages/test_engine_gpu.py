@@ -45,7 +45,12 @@ def _both(work: Callable[..., object], *tensors: object) -> None:
 def test_norms(rows: int, size: int) -> None:
     x, weight, grad, residual = (torch.randn(n, size).bfloat16() for n in (rows, 1, rows, rows))
     _both(lambda x, w: ops.rms_norm(x, w[0], 1e-6), x, weight)
-    _both(lambda x, w, g, r: ops.rms_norm_backward(x, w[0], 1e-6, g, r.clone()), x, weight, grad, residual)
+
+    def backward(x: torch.Tensor, weight: torch.Tensor, grad: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        weight_grad = torch.empty(size, device=x.device)
+        return ops.rms_norm_backward(x, weight[0], 1e-6, grad, residual.clone(), weight_grad), weight_grad
+
+    _both(backward, x, weight, grad, residual)
 
 
 @pytest.mark.parametrize(("counts", "dim", "rows", "length"), [((4, 2), 16, 3, 5), ((32, 8), 128, 8, 96), ((6, 3), 64, 2, 33)])
@@ -58,7 +63,12 @@ def test_heads(counts: tuple[int, int], dim: int, rows: int, length: int) -> Non
     table = (angles.cos().bfloat16(), angles.sin().bfloat16())
     grads = tuple(torch.randn(rows * length, n, dim).bfloat16() for n in (q, k, k))
     _both(lambda x, w, t: ops.heads(x, w[0], w[1], t, length, dim, counts, 1e-6), qkv, weights, table)
-    _both(lambda x, w, t, g: ops.heads_backward(x, w[0], w[1], t, length, dim, counts, 1e-6, g), qkv, weights, table, grads)
+
+    def backward(x: torch.Tensor, w: torch.Tensor, t: ops.Table, g: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        weight_grads = torch.empty(2, dim, device=x.device)
+        return ops.heads_backward(x, w[0], w[1], t, length, dim, counts, 1e-6, g, weight_grads), weight_grads  # type: ignore[arg-type]
+
+    _both(backward, qkv, weights, table, grads)
 
 
 def test_swiglu() -> None:
@@ -99,14 +109,34 @@ def test_rows_of_the_embedding() -> None:
     _close(ours, expected, 4e-3)
 
 
+@pytest.mark.parametrize(("tokens", "rows", "columns"), [(1, 64, 128), (96, 4096, 2560), (33, 2560, 9728), (256, 192, 384), (50, 80, 48)])
+def test_the_gradient_of_a_weight(tokens: int, rows: int, columns: int) -> None:
+    """Of a slice of a wider gradient, as that of merged layers is; with its norm where the tiles divide it."""
+    grad, x = (torch.randn(tokens, n).bfloat16() for n in (rows + 24, columns))
+    expected = grad[:, 8 : rows + 8].float().t() @ x.float()
+    out = torch.empty(rows, columns, dtype=torch.bfloat16, device="cuda")
+    sums = ops.weight_grad(grad.cuda()[:, 8 : rows + 8], x.cuda(), out)
+    _close(out, expected, 4e-3)
+    assert (sums is None) == (rows == 80)
+    if sums is not None:
+        assert float(sums.sum()) == pytest.approx(float(expected.square().sum()), rel=1e-5)
+
+
 def test_the_running_norm() -> None:
-    names = ["a", "b", "c"]
+    names = ["a", "b", "c", "d", "e"]
     ours, plain = FusedClip(names, 1.0, torch.device("cuda"), 70000), RunningClip(names, 1.0, torch.device("cpu"))
+
+    def same(a: torch.Tensor | None, b: torch.Tensor | None) -> None:
+        assert a is not None and b is not None and float(a) == pytest.approx(float(b), rel=1e-5)
+
     for size in (70000, 5, 16384):
-        for name in names:
+        for name in names[:3]:
             grad = torch.randn(size)
-            a, b = ours.factor(name, grad.cuda()), plain.factor(name, grad)
-            assert a is not None and b is not None and float(a) == pytest.approx(float(b), rel=1e-5)
+            same(ours.factor(name, grad.cuda()), plain.factor(name, grad))
+        parts = torch.randn(3000).square()
+        same(ours.factor("b", grad.cuda(), parts.cuda()), plain.factor("b", grad, parts))
+        pair = torch.randn(3000)
+        same(ours.vectors_factor({"d": 2900, "e": 100}, pair.cuda()), plain.vectors_factor({"d": 2900, "e": 100}, pair))
     assert ours.norm() == pytest.approx(plain.norm(), rel=1e-5)
 
 

@@ -133,3 +133,26 @@ def test_a_parameter_in_pieces_is_the_whole_one() -> None:
     for key, tensor in optimizers[0].states["a"].tensors().items():
         assert torch.equal(tensor, optimizers[1].states["a"].tensors()[key])
     assert optimizers[0].take_update_ratio() == pytest.approx(optimizers[1].take_update_ratio())
+
+
+@pytest.mark.parametrize("rounding", list(Rounding))
+def test_vectors_together_are_one_by_one(rounding: Rounding) -> None:
+    settings = AdamWSettings(0.9, 0.999, 1e-8, 0.1, OptimizerStateMode.INT8, rounding, 1024, 7)
+    dtype = torch.float32 if rounding is Rounding.FP32 else torch.bfloat16
+    sizes = {"a": 2560, "b": 128, "c": 48, "d": 1024}
+    start = {name: torch.randn(size).to(dtype).cuda() for name, size in sizes.items()}
+    masters = [{name: torch.nn.Parameter(t.clone()) for name, t in start.items()} for _ in range(2)]
+    one, together = (make_optimizer(m, settings) for m in masters)
+    clip, rates = torch.tensor(0.5, device="cuda"), [1.0, 2.0, 0.0, 3.0]
+    for step in (1, 2, 3):
+        grads = torch.randn(sum(sizes.values()), device="cuda")
+        for optimizer in (one, together):
+            optimizer.begin_step(step, 1e-3)
+        for (name, master), grad, rate in zip(masters[0].items(), grads.split(list(sizes.values())), rates, strict=True):
+            one.update(name, master.data, grad, rate, clip)
+        together.update_vectors({name: m.data for name, m in masters[1].items()}, grads, rates, clip)
+    for name in sizes:
+        assert torch.equal(masters[0][name], masters[1][name]), name
+        for key, tensor in one.states[name].tensors().items():
+            assert torch.equal(tensor, together.states[name].tensors()[key]), (name, key)
+    assert one.take_update_ratio() == pytest.approx(together.take_update_ratio())
