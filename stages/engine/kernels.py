@@ -79,7 +79,17 @@ def heads_forward(
 
 
 @triton.jit
-def _rotate_back(source, grad, out, weight, cosine, sine, inside, heads, eps, HALF: tl.constexpr):
+def _sum_group(grad, inside, heads, GROUP: tl.constexpr, HALF: tl.constexpr):
+    """Half heads [n, HALF] of one token, each the sum of GROUP neighbours."""
+    at = heads[:, None] * (GROUP * 2 * HALF) + tl.arange(0, HALF)[None, :]
+    total = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
+    for other in tl.static_range(1, GROUP):
+        total += tl.load(grad + at + other * (2 * HALF), mask=inside, other=0.0).to(tl.float32)
+    return total
+
+
+@triton.jit
+def _rotate_back(source, grad, out, weight, cosine, sine, inside, heads, eps, GROUP: tl.constexpr, HALF: tl.constexpr):
     """Gradient of `_rotate_heads`; returns this token's sums for the two halves of the weight's gradient."""
     half = tl.arange(0, HALF)
     at = heads[:, None] * (2 * HALF) + half[None, :]
@@ -87,8 +97,7 @@ def _rotate_back(source, grad, out, weight, cosine, sine, inside, heads, eps, HA
     second = tl.load(source + at + HALF, mask=inside, other=0.0).to(tl.float32)
     root = tl.rsqrt((tl.sum(first * first, 1) + tl.sum(second * second, 1)) / (2 * HALF) + eps)[:, None]
     first, second = first * root, second * root
-    a = tl.load(grad + at, mask=inside, other=0.0).to(tl.float32)
-    b = tl.load(grad + at + HALF, mask=inside, other=0.0).to(tl.float32)
+    a, b = _sum_group(grad, inside, heads, GROUP, HALF), _sum_group(grad + HALF, inside, heads, GROUP, HALF)
     g1, g2 = a * cosine + b * sine, b * cosine - a * sine
     sum1, sum2 = tl.sum(g1 * first, 0), tl.sum(g2 * second, 0)
     g1 *= tl.load(weight + half).to(tl.float32)[None, :]
@@ -103,9 +112,9 @@ def _rotate_back(source, grad, out, weight, cosine, sine, inside, heads, eps, HA
 @triton.jit
 def heads_backward(
     qkv, q_weight, k_weight, cosines, sines, g_query, g_key, g_value, out, q_partial, k_partial, tokens, length, Q: tl.constexpr,
-    K: tl.constexpr, QP: tl.constexpr, KP: tl.constexpr, HALF: tl.constexpr, eps,
+    K: tl.constexpr, GROUP: tl.constexpr, QP: tl.constexpr, KP: tl.constexpr, HALF: tl.constexpr, eps,
 ):  # fmt: skip
-    """Gradient of the merged projection; tokens of one program: every num_programs-th."""
+    """Gradient of the merged projection; tokens of one program: every num_programs-th. Keys and values have GROUP gradients each."""
     half = tl.arange(0, HALF)
     q1 = tl.zeros([HALF], tl.float32)
     q2, k1, k2 = q1, q1, q1
@@ -118,24 +127,55 @@ def heads_backward(
         sine = tl.load(sines + place + half).to(tl.float32)[None, :]
         base = token * ((Q + 2 * K) * 2 * HALF)
         a, b = _rotate_back(
-            qkv + base, g_query + token * (Q * 2 * HALF), out + base, q_weight, cosine, sine, q_inside, q_heads, eps, HALF
+            qkv + base, g_query + token * (Q * 2 * HALF), out + base, q_weight, cosine, sine, q_inside, q_heads, eps, 1, HALF
         )  # fmt: skip
         q1, q2 = q1 + a, q2 + b
         base += Q * 2 * HALF
         a, b = _rotate_back(
-            qkv + base, g_key + token * (K * 2 * HALF), out + base, k_weight, cosine, sine, k_inside, k_heads, eps, HALF
+            qkv + base, g_key + token * (K * GROUP * 2 * HALF), out + base, k_weight, cosine, sine, k_inside, k_heads, eps, GROUP, HALF
         )  # fmt: skip
         k1, k2 = k1 + a, k2 + b
         base += K * 2 * HALF
         at = k_heads[:, None] * (2 * HALF) + half[None, :]
-        source = g_value + token * (K * 2 * HALF)
-        tl.store(out + base + at, tl.load(source + at, mask=k_inside, other=0.0), mask=k_inside)
-        tl.store(out + base + at + HALF, tl.load(source + at + HALF, mask=k_inside, other=0.0), mask=k_inside)
+        source = g_value + token * (K * GROUP * 2 * HALF)
+        kind = out.dtype.element_ty
+        tl.store(out + base + at, _sum_group(source, k_inside, k_heads, GROUP, HALF).to(kind), mask=k_inside)
+        tl.store(out + base + at + HALF, _sum_group(source + HALF, k_inside, k_heads, GROUP, HALF).to(kind), mask=k_inside)
     row = tl.program_id(0) * (2 * HALF) + half
     tl.store(q_partial + row, q1)
     tl.store(q_partial + row + HALF, q2)
     tl.store(k_partial + row, k1)
     tl.store(k_partial + row + HALF, k2)
+
+
+@triton.jit
+def attention_backward(
+    query, key, value, grad, g_query, g_key, g_value, length, value_stride, heads, key_heads, scale, L: tl.constexpr, DIM: tl.constexpr
+):  # fmt: skip
+    """Gradients of causal attention of one head over a whole sequence, whose `length` is at most L.
+
+    Args:
+        query: [tokens, heads, DIM], as `grad`, `g_query`, and `g_key` and `g_value`, which are those of each query head.
+        key: [tokens, key_heads, DIM], as `value`, whose tokens are `value_stride` apart.
+    """
+    head, at, dim = tl.program_id(0), tl.arange(0, L), tl.arange(0, DIM)[None, :]
+    inside = (at < length)[:, None]
+    token = tl.program_id(1) * length + at
+    shared = head // (heads // key_heads)
+    mine = (token * heads + head)[:, None] * DIM + dim
+    q = tl.load(query + mine, mask=inside, other=0.0)
+    g = tl.load(grad + mine, mask=inside, other=0.0)
+    k = tl.load(key + (token * key_heads + shared)[:, None] * DIM + dim, mask=inside, other=0.0)
+    v = tl.load(value + token[:, None] * value_stride + shared * DIM + dim, mask=inside, other=0.0)
+    # No row attends to a padded key, and a padded row's gradient is 0.
+    share = tl.where(at[:, None] >= at[None, :], tl.dot(q, tl.trans(k)) * scale, float("-inf"))
+    share = tl.exp(share - tl.max(share, 1)[:, None])
+    share = share / tl.sum(share, 1)[:, None]
+    tl.store(g_value + mine, tl.dot(tl.trans(share.to(g.dtype)), g).to(g.dtype), mask=inside)
+    change = tl.dot(g, tl.trans(v))
+    change = (share * (change - tl.sum(share * change, 1)[:, None]) * scale).to(g.dtype)
+    tl.store(g_query + mine, tl.dot(change, k).to(g.dtype), mask=inside)
+    tl.store(g_key + mine, tl.dot(tl.trans(change), q).to(g.dtype), mask=inside)
 
 
 @triton.jit

@@ -8,6 +8,7 @@ the results, bit for bit.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,20 @@ class Lane:
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             work()
+
+    def run_after(self, work: Callable[[], object], events: list[torch.cuda.Event | None]) -> None:
+        """Runs `work` after the events, and after what the lane was given before."""
+        if self._stream is None:
+            work()
+            return
+        with torch.cuda.stream(self._stream):
+            for event in events:
+                wait(event)
+            work()
+
+    def mark(self) -> torch.cuda.Event | None:
+        """An event that comes once all that the current stream was given is done."""
+        return None if self._stream is None else torch.cuda.current_stream().record_event()
 
     def done(self) -> torch.cuda.Event | None:
         """An event that comes once all work until now is done."""
@@ -57,22 +72,62 @@ class _Request:
     write: Callable[[torch.Tensor], None]
 
 
+@dataclass
+class _Piece:
+    """A piece of a ring's memory, from the element `first` up to `last`."""
+
+    first: int
+    last: int
+    event: torch.cuda.Event | None = None
+
+    def overlaps(self, other: _Piece) -> bool:
+        return self.first < other.last and other.first < self.last
+
+
+class _Ring:
+    """Memory that is handed out in pieces, one after the other and round and round."""
+
+    def __init__(self, elements: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._memory = torch.empty(elements, dtype=dtype, device=device)
+        self._next = 0
+
+    def peek(self, elements: int) -> _Piece:
+        """The piece that would come next."""
+        first = self._next if self._next + elements <= len(self._memory) else 0
+        return _Piece(first, first + elements)
+
+    def give(self, piece: _Piece, columns: int) -> torch.Tensor:
+        """What `peek` returned, as [rows, columns]."""
+        self._next = -(-piece.last // _ALIGNED) * _ALIGNED
+        return self._memory[piece.first : piece.last].view(-1, columns)
+
+    def rewind(self) -> None:
+        """Begins at the beginning again: every step is alike."""
+        self._next = 0
+
+
+_ALIGNED = 256  # elements
+
+
 class Weights:
-    """Rounded weights, each made while the one before it is in use, in two buffers.
+    """Rounded weights, made beside the products that use the ones before, as many ahead as there is room for.
 
     Which weight comes next is learned in the first step: every step asks in the same order.
 
     Args:
-        elements: Of the largest weight.
+        elements: Of the largest weight; there is room for two of it.
     """
 
     def __init__(self, elements: int, dtype: torch.dtype, device: torch.device) -> None:
         self.dtype = dtype
         self._lane = Lane(device)
-        self._buffers = [torch.empty(elements, dtype=dtype, device=device) for _ in range(2)]
+        self._ring = _Ring(2 * elements + _ALIGNED, dtype, device)
         self._order: list[_Request] = []
+        self._made: deque[tuple[torch.Tensor, torch.cuda.Event | None, _Piece]] = deque()
+        """From the weight in use on."""
+        self._used: list[_Piece] = []
+        """Pieces whose readers were launched before the event."""
         self._place = 0
-        self._ready: tuple[torch.Tensor, torch.cuda.Event | None] | None = None
 
     def take(self, key: Hashable, rows: int, columns: int, write: Callable[[torch.Tensor], None]) -> torch.Tensor:
         """The weight [rows, columns] that `write` fills in; valid until the next call.
@@ -84,48 +139,67 @@ class Weights:
             self._order.append(_Request(key, rows, columns, write))
         if self._order[self._place].key != key:
             raise RuntimeError(f"weight {self._place} of the step is {key}, and was {self._order[self._place].key} in the first")
-        out, event = self._ready or self._start(self._place)
+        if self._place:
+            *_, used = self._made.popleft()
+            used.event = self._lane.mark()
+            self._used.append(used)
         self._place += 1
-        # The other buffer's reader is before this point of the current stream, and the lane waits for that.
-        self._ready = self._start(self._place) if self._place < len(self._order) else None
+        while self._place - 1 + len(self._made) < len(self._order) and self._make():
+            pass
+        out, event, _ = self._made[0]
         wait(event)
         return out
 
     def end_step(self) -> None:
         """Belongs after the last `take` of a step."""
         self._lane.join()
-        self._place, self._ready = 0, None
+        self._ring.rewind()
+        self._made.clear()
+        self._used.clear()
+        self._place = 0
 
-    def _start(self, place: int) -> tuple[torch.Tensor, torch.cuda.Event | None]:
-        request = self._order[place]
-        out = self._buffers[place % 2][: request.rows * request.columns].view(request.rows, request.columns)
-        self._lane.run(lambda: request.write(out))
-        return out, self._lane.done()
+    def _make(self) -> bool:
+        """Launches the next weight, if there is room for it."""
+        request = self._order[self._place - 1 + len(self._made)]
+        piece = self._ring.peek(request.rows * request.columns)
+        if any(piece.overlaps(made) for *_, made in self._made):
+            return False
+        out = self._ring.give(piece, request.columns)
+        if self._made or self._used:
+            self._lane.run_after(lambda: request.write(out), [used.event for used in self._used if used.overlaps(piece)])
+        else:
+            self._lane.run(lambda: request.write(out))
+        self._used = [used for used in self._used if not used.overlaps(piece)]
+        self._made.append((out, self._lane.done(), piece))
+        return True
 
 
 class Gradients:
-    """Gradients of weights in two buffers: one is filled while the other's update runs.
+    """Gradients of weights: some are filled while the updates of others run.
 
     Args:
-        elements: Of the largest group of weights.
+        elements: Of the largest group of weights; there is room for two of it.
         lane: Where the updates run.
     """
 
     def __init__(self, elements: int, dtype: torch.dtype, device: torch.device, lane: Lane) -> None:
-        self._buffers = [torch.empty(elements, dtype=dtype, device=device) for _ in range(2)]
-        self._busy: list[torch.cuda.Event | None] = [None, None]
-        self._lane, self._uses = lane, 0
+        self._ring = _Ring(2 * elements + _ALIGNED, dtype, device)
+        self._busy: list[_Piece] = []
+        self._lane = lane
 
     @contextmanager
     def use(self, rows: int, columns: int) -> Iterator[torch.Tensor]:
         """[rows, columns] to write to; what the lane is given inside the context may read it."""
-        place = self._uses % 2
-        self._uses += 1
-        wait(self._busy[place])
-        yield self._buffers[place][: rows * columns].view(rows, columns)
-        self._busy[place] = self._lane.done()
+        piece = self._ring.peek(rows * columns)
+        for other in self._busy:
+            if other.overlaps(piece):
+                wait(other.event)
+        self._busy = [other for other in self._busy if not other.overlaps(piece)]
+        yield self._ring.give(piece, columns)
+        piece.event = self._lane.done()
+        self._busy.append(piece)
 
     def end_step(self) -> None:
         """Belongs after the lane's `join`: no event of this step means anything to the next."""
-        self._busy = [None, None]
-        self._uses = 0
+        self._ring.rewind()
+        self._busy.clear()

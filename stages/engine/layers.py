@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch.nn import functional as F
 
 from stages.engine import ops
+from stages.engine.attention import Attended, attention, attention_backward
 from stages.engine.lanes import Gradients, Weights
 from stages.engine.vectors import Vectors
 from stages.engine.weights import Group, Update
@@ -23,8 +23,7 @@ class Kept:
     """Input [n, hidden]."""
     qkv: torch.Tensor
     """[n, (Q + 2 K) × head_dim], before norms and positions."""
-    attention: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-    """Query, key, value and result, of attention's own autograd graph."""
+    attention: Attended
     middle: torch.Tensor
     """[n, hidden] after attention."""
     merged: torch.Tensor
@@ -76,16 +75,11 @@ class LayerEngine:
         length, (q, k), dim = len(table[0]), self._counts, self._head_dim
         qkv = self._qkv.forward(ops.rms_norm(x, self._weight("input"), self._eps))
         query, key = ops.heads(qkv, self._weight("q"), self._weight("k"), table, length, dim, self._counts, self._eps)
-        value = qkv.view(-1, length, q + 2 * k, dim)[:, :, q + k :]
-        leaves = [t.view(-1, length, t.shape[-2], dim).transpose(1, 2).detach() for t in (query, key)]
-        leaves.append(value.transpose(1, 2).detach())
-        with torch.enable_grad():
-            for leaf in leaves:
-                leaf.requires_grad_()
-            result = F.scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], is_causal=length > 1, enable_gqa=q != k)
-        middle = x + self._out.forward(_rows(result.detach()))
+        value = qkv.view(len(x), q + 2 * k, dim)[:, q + k :]
+        attended = attention(query, key, value, length)
+        middle = x + self._out.forward(attended.rows())
         merged = self._merged.forward(ops.rms_norm(middle, self._weight("post"), self._eps))
-        return Kept(x, qkv, (leaves[0], leaves[1], leaves[2], result), middle, merged)
+        return Kept(x, qkv, attended, middle, merged)
 
     def backward(self, grad: torch.Tensor, kept: Kept, table: ops.Table) -> torch.Tensor:
         """Gradient of the input from that of the output [n, hidden]; updates every trained parameter. Uses `kept` up."""
@@ -102,23 +96,13 @@ class LayerEngine:
         return self._vectors.masters[self._norms[norm]]
 
     def _attention_backward(self, grad: torch.Tensor, kept: Kept, table: ops.Table) -> torch.Tensor:
-        query, key, value, result = kept.attention
-        g = self._out.backward(grad, _rows(result.detach()))
-        batch, heads, length, dim = result.shape
-        g = g.view(batch, length, heads, dim).transpose(1, 2)
-        found = torch.autograd.grad(result, (query, key, value), g)
-        g_query, g_key, g_value = (t.transpose(1, 2).reshape(batch * length, -1, dim) for t in found)
+        g = self._out.backward(grad, kept.attention.rows())
+        grads = attention_backward(kept.attention, g)
         return ops.heads_backward(
-            kept.qkv, self._weight("q"), self._weight("k"), table, length, dim, self._counts, self._eps,
-            (g_query, g_key, g_value), self._vectors.grad(self._norms["q"], self._norms["k"]),
+            kept.qkv, self._weight("q"), self._weight("k"), table, len(table[0]), self._head_dim, self._counts, self._eps,
+            grads, self._vectors.grad(self._norms["q"], self._norms["k"]),
         )  # fmt: skip
 
     def _norm_backward(self, norm: str, x: torch.Tensor, grad: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
         weight_grad = self._vectors.grad(self._norms[norm])
         return ops.rms_norm_backward(x, self._weight(norm), self._eps, grad, residual, weight_grad)
-
-
-def _rows(heads: torch.Tensor) -> torch.Tensor:
-    """[batch, heads, length, dim] to [batch × length, heads × dim]."""
-    batch, count, length, dim = heads.shape
-    return heads.transpose(1, 2).reshape(batch * length, count * dim)

@@ -15,7 +15,8 @@ _FEW = 256  # tokens: with more, a product waits for arithmetic, and cuBLAS is f
 _TILE = (64, 128)
 
 
-def _next_power(n: int) -> int:
+def next_power(n: int) -> int:
+    """The power of two at or above n."""
     return 1 << (n - 1).bit_length()
 
 
@@ -31,7 +32,7 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     from stages.engine import kernels
 
     out = torch.empty_like(x)
-    kernels.rms_forward[(len(x),)](x, weight, out, x.shape[1], eps, BLOCK=_next_power(x.shape[1]), num_warps=8)
+    kernels.rms_forward[(len(x),)](x, weight, out, x.shape[1], eps, BLOCK=next_power(x.shape[1]), num_warps=8)
     return out
 
 
@@ -53,7 +54,7 @@ def rms_norm_backward(
     programs = min(rows, _PROGRAMS)
     partial = torch.empty(programs, size, dtype=torch.float32, device=x.device)
     kernels.rms_backward[(programs,)](
-        x, weight, grad, residual, residual, partial, rows, size, eps, BLOCK=_next_power(size), num_warps=8
+        x, weight, grad, residual, residual, partial, rows, size, eps, BLOCK=next_power(size), num_warps=8
     )  # fmt: skip
     torch.sum(partial, dim=0, out=weight_grad)
     return residual
@@ -77,7 +78,7 @@ def heads(
     key = qkv.new_empty(len(qkv), k, head_dim)
     kernels.heads_forward[(len(qkv),)](
         qkv, q_weight, k_weight, *table, query, key, length,
-        Q=q, K=k, QP=_next_power(q), KP=_next_power(k), HALF=head_dim // 2, eps=eps,
+        Q=q, K=k, QP=next_power(q), KP=next_power(k), HALF=head_dim // 2, eps=eps,
     )  # fmt: skip
     return query, key
 
@@ -89,17 +90,19 @@ def heads_backward(
     """Gradient of `qkv`; `weight_grads` float32 [2, head_dim], of the query's and the key's norm, is filled in.
 
     Args:
-        grads: Of query, key and value, each [n, heads, head_dim].
+        grads: Of query, key and value, each [n, heads, head_dim]; the latter two with k heads, or with q, of which neighbours are summed.
     """
     q, k = counts
+    group = grads[1].shape[1] // k
     if not fused(qkv):
         with torch.enable_grad():
             leaves = [t.detach().float().requires_grad_() for t in (qkv, q_weight, k_weight)]
             tables = (table[0].float(), table[1].float())
             query, key = heads(leaves[0], leaves[1], leaves[2], tables, length, head_dim, counts, eps)
-            found = torch.autograd.grad((query, key), leaves, (grads[0].float(), grads[1].float()))
+            g_key = grads[1].view(-1, k, group, head_dim).float().sum(dim=2)
+            found = torch.autograd.grad((query, key), leaves, (grads[0].float(), g_key))
         out = found[0].to(qkv.dtype)
-        out.view(len(qkv), -1, head_dim)[:, q + k :] = grads[2]
+        out.view(len(qkv), -1, head_dim)[:, q + k :] = grads[2].view(-1, k, group, head_dim).float().sum(dim=2)
         torch.stack((found[1], found[2]), out=weight_grads)
         return out
     from stages.engine import kernels
@@ -109,7 +112,7 @@ def heads_backward(
     out = torch.empty_like(qkv)
     kernels.heads_backward[(programs,)](
         qkv, q_weight, k_weight, *table, *(g.contiguous() for g in grads), out, partial[0], partial[1], len(qkv), length,
-        Q=q, K=k, QP=_next_power(q), KP=_next_power(k), HALF=head_dim // 2, eps=eps,
+        Q=q, K=k, GROUP=group, QP=next_power(q), KP=next_power(k), HALF=head_dim // 2, eps=eps,
     )  # fmt: skip
     torch.sum(partial, dim=1, out=weight_grads)
     return out

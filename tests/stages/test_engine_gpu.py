@@ -10,6 +10,7 @@ import torch
 from stages.batches import Batch
 from stages.contract import OptimizerStateMode, Rounding
 from stages.engine import ops
+from stages.engine.attention import attention, attention_backward
 from stages.engine.clip import FusedClip
 from stages.engine.engine import Engine
 from stages.engine.head import Softmax, _add_rows, _give, _take
@@ -61,14 +62,33 @@ def test_heads(counts: tuple[int, int], dim: int, rows: int, length: int) -> Non
     angles = torch.rand(length, dim // 2) * 6
     angles = torch.cat((angles, angles), 1)
     table = (angles.cos().bfloat16(), angles.sin().bfloat16())
-    grads = tuple(torch.randn(rows * length, n, dim).bfloat16() for n in (q, k, k))
     _both(lambda x, w, t: ops.heads(x, w[0], w[1], t, length, dim, counts, 1e-6), qkv, weights, table)
 
     def backward(x: torch.Tensor, w: torch.Tensor, t: ops.Table, g: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
         weight_grads = torch.empty(2, dim, device=x.device)
         return ops.heads_backward(x, w[0], w[1], t, length, dim, counts, 1e-6, g, weight_grads), weight_grads  # type: ignore[arg-type]
 
-    _both(backward, qkv, weights, table, grads)
+    for heads in (k, q):  # of key and value each, or one for every query head
+        grads = tuple(torch.randn(rows * length, n, dim).bfloat16() for n in (q, heads, heads))
+        _both(backward, qkv, weights, table, grads)
+
+
+@pytest.mark.parametrize(
+    ("counts", "dim", "rows", "length"),
+    [((4, 2), 16, 3, 5), ((32, 8), 128, 2, 96), ((6, 3), 64, 2, 128), ((8, 8), 32, 1, 1), ((32, 8), 128, 1, 200)],
+)
+def test_attention(counts: tuple[int, int], dim: int, rows: int, length: int) -> None:
+    q, k = counts
+    n = rows * length
+    parts = [torch.randn(n, heads, dim).bfloat16() for heads in (q, k, q + 2 * k)]
+    grad = torch.randn(n, q * dim).bfloat16()
+
+    def both(query: torch.Tensor, key: torch.Tensor, wide: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        kept = attention(query, key, wide[:, q + k :], length)
+        g_query, g_key, g_value = attention_backward(kept, grad)
+        return kept.rows(), g_query, *(g.view(n, k, -1, dim).float().sum(dim=2) for g in (g_key, g_value))
+
+    _both(both, *parts, grad)
 
 
 def test_swiglu() -> None:
