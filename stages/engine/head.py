@@ -61,7 +61,8 @@ class Vocabulary:
         self.tied, self._rows, self._update = model.tied, rows, update
         self._weights, self._gradients = weights, gradients
         self._embedding = model.model.embed_tokens.weight.data
-        self._rounded = None if model.tied else Rounded(_head(model))
+        head = None if model.tied else _head(model)
+        self._rounded = None if head is None else Rounded(head.weight.data, head.rule, head.scale_format)
         self._head = self._embedding if self._rounded is None else self._rounded.master
         self._trained = trained
         self.dtype = weights.dtype

@@ -68,7 +68,7 @@ class LayerEngine:
     def forward(self, x: torch.Tensor, table: ops.Table) -> tuple[torch.Tensor, Kept]:
         """[n, hidden] to the same, and what `backward` needs."""
         kept = self.keep(x, table)
-        return kept.middle + self._down.forward(ops.swiglu(kept.merged)), kept
+        return self._down.add_forward(kept.middle, ops.swiglu(kept.merged)), kept
 
     def keep(self, x: torch.Tensor, table: ops.Table) -> Kept:
         """What `backward` needs: `forward` without its last product."""
@@ -77,7 +77,7 @@ class LayerEngine:
         query, key = ops.heads(qkv, self._weight("q"), self._weight("k"), table, length, dim, self._counts, self._eps)
         value = qkv.view(len(x), q + 2 * k, dim)[:, q + k :]
         attended = attention(query, key, value, length)
-        middle = x + self._out.forward(attended.rows())
+        middle = self._out.add_forward(x, attended.rows())
         merged = self._merged.forward(ops.rms_norm(middle, self._weight("post"), self._eps))
         return Kept(x, qkv, attended, middle, merged)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch.nn import functional as F
 
 from stages.contract import ScaleRule
 from stages.engine import ops
@@ -23,11 +22,14 @@ class Rounded:
 
     The masters are read again for the backward pass: with known scales that costs no more than decoding stored codes would in time, and
     a byte for 16 weights instead of nine in memory.
+
+    Args:
+        master: [out, in].
     """
 
-    def __init__(self, linear: Linear) -> None:
-        self.master = linear.weight.data
-        self._rule, self._format = linear.rule, linear.scale_format
+    def __init__(self, master: torch.Tensor, rule: ScaleRule | None, scale_format: ScaleFormat) -> None:
+        self.master = master
+        self._rule, self._format = rule, scale_format
         one_pass = self.master.is_cuda and self._rule in (ScaleRule.AMAX, ScaleRule.SEARCH) and self._format is ScaleFormat.E4M3
         blocks = self.master.numel() // BLOCK
         self._scales = torch.empty(blocks, dtype=torch.uint8, device=self.master.device) if one_pass else None
@@ -55,7 +57,7 @@ class Rounded:
 
 
 class Group:
-    """Linear layers with one input, multiplied as one.
+    """Linear layers with one input, multiplied as one. Their masters become parts of one matrix.
 
     Args:
         linears: Layers by parameter name, of one input width.
@@ -63,25 +65,28 @@ class Group:
     """
 
     def __init__(self, linears: dict[str, Linear], trained: set[str], weights: Weights, gradients: Gradients, update: Update) -> None:
-        self._parts = {name: Rounded(linear) for name, linear in linears.items()}
+        first = next(iter(linears.values()))
+        whole = first.weight.data if len(linears) == 1 else torch.cat([linear.weight.data for linear in linears.values()])
+        self._masters, start = {}, 0
+        for name, linear in linears.items():
+            linear.weight.data = self._masters[name] = whole[start : start + len(linear.weight)]
+            start += len(linear.weight)
+        self._rounded = Rounded(whole, first.rule, first.scale_format)
         self._trained = trained & set(linears)
         self._weights, self._gradients, self._update = weights, gradients, update
         self._name = next(iter(linears))
-        masters = [part.master for part in self._parts.values()]
-        self.rows, self.columns = sum(map(len, masters)), masters[0].shape[1]
-
-    def _write(self, out: torch.Tensor) -> None:
-        start = 0
-        for part in self._parts.values():
-            part.write(out[start : start + len(part.master)])
-            start += len(part.master)
 
     def _weight(self) -> torch.Tensor:
-        return self._weights.take(self._name, self.rows, self.columns, self._write)
+        rows, columns = self._rounded.master.shape
+        return self._weights.take(self._name, rows, columns, self._rounded.write)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[n, in] to [n, sum of out]."""
-        return F.linear(x, self._weight())
+        return ops.linear(x, self._weight())
+
+    def add_forward(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """`residual` [n, sum of out] + `forward`."""
+        return ops.add_linear(residual, x, self._weight())
 
     def input_grad(self, grad: torch.Tensor) -> torch.Tensor:
         """Gradient of the input [n, in] from that of the output. Belongs before `learn`."""
@@ -90,19 +95,16 @@ class Group:
     def learn(self, grad: torch.Tensor, x: torch.Tensor) -> None:
         """Updates the masters from the gradient of the output and the input [n, in].
 
-        One product for each master: its gradient may still lie in the L2 cache when its norm is taken.
+        One product for each master: its update may begin while the next one is made.
         """
-        if not self._trained:
-            return
-        with self._gradients.use(self.rows, self.columns) as out:
-            start = 0
-            for name, part in self._parts.items():
-                stop = start + len(part.master)
-                if name in self._trained:
-                    sums = ops.weight_grad(grad[:, start:stop], x, out[start:stop])
-                    self._update(name, part.master, out[start:stop], 0, sums)
-                    part.changed()
-                start = stop
+        start = 0
+        for name, master in self._masters.items():
+            stop = start + len(master)
+            if name in self._trained:
+                with self._gradients.use(*master.shape) as out:
+                    self._update(name, master, out, 0, ops.weight_grad(grad[:, start:stop], x, out))
+                self._rounded.changed()
+            start = stop
 
     def backward(self, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """`input_grad`, then `learn`."""

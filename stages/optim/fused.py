@@ -58,7 +58,7 @@ class FusedAdamW:
         n = grad.numel()
         kernels.update[(triton.cdiv(n, CHUNK),)](
             grad.contiguous(), *self._arguments(name, master, lr_factor, clip, first), first, n, **self._constants(master, clip),
-            WHOLE=n % CHUNK == 0, ROWS=_ROWS, num_warps=2,
+            DECAY=self.settings.weight_decay != 0 and master.ndim > 1, WHOLE=n % CHUNK == 0, ROWS=_ROWS, num_warps=2,
         )  # fmt: skip
 
     @torch.no_grad()

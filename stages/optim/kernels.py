@@ -64,7 +64,8 @@ def _read(tensors, at, blocks, inside, block_inside):
 @triton.jit
 def _apply(
     g, found, tensors, at, blocks, inside, block_inside, numbers, step, clip, survived, start, seed, index, lr_factor, decay, beta1, new1,
-    beta2_root, new2_root, eps, CLIP: tl.constexpr, STOCHASTIC: tl.constexpr, WHOLE: tl.constexpr,
+    beta2_root, new2_root, eps, CLIP: tl.constexpr, STOCHASTIC: tl.constexpr, DECAY: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Updates ROWS state blocks of 256 elements.
 
@@ -77,23 +78,26 @@ def _apply(
         beta2_root: Square root of beta2; `new2_root` that of 1 - beta2.
     """
     lr = tl.load(numbers) * lr_factor
-    rate = lr / tl.load(numbers + 1)
-    root_correction = 1.0 / tl.load(numbers + 2)
     if CLIP:
         factor = tl.load(clip)
         new1 *= factor
         new2_root *= factor
-    # Decay goes into the scale of a block.
+    # Both averages are kept in units of what a gradient of 1 adds to them, which is a matter of a block's scale. The rate goes into the
+    # denominator: `change` is one product. A rate of 0 becomes one that changes no float32.
+    rate = tl.maximum(new1 * lr / tl.load(numbers + 1), 1e-30)
+    slope = new2_root / tl.load(numbers + 2) / rate
+    # Decay of the averages goes into the scale of a block too.
     code = tl.inline_asm_elementwise(_SIGNED, "=f,=f,=f,=f,r", [found[1]], dtype=tl.float32, is_pure=True, pack=4) - 8388736.0
-    scale = found[2] * (beta1 / 16129.0)
-    m = code * tl.abs(code) * scale[:, None] + new1 * g
+    scale = found[2] * (beta1 / 16129.0 / new1)
+    m = code * tl.abs(code) * scale[:, None] + g
     code = tl.inline_asm_elementwise(_UNSIGNED, "=f,=f,=f,=f,r", [found[3]], dtype=tl.float32, is_pure=True, pack=4) - 8388608.0
-    scale = found[4] * (beta2_root / 65025.0)
+    scale = found[4] * (beta2_root / 65025.0 / new2_root)
     root = code * code * scale[:, None]
-    g = g * new2_root
     root = tl.sqrt(root * root + g * g)
     old = _wide(found[0])
-    change = m * rate * _reciprocal(root * root_correction + eps) + old * (lr * decay)
+    change = m * _reciprocal(root * slope + eps / rate)
+    if DECAY:
+        change += old * (lr * decay)
     # `_mix` of (element ^ key), whose first shift sees nothing of the low 8 bits: it is made once a block.
     key = _mix(_mix(seed.to(tl.uint32) ^ tl.load(step).to(tl.uint32)) ^ index.to(tl.uint32))
     start = start ^ key
@@ -116,23 +120,24 @@ def _apply(
     shrink = _reciprocal(tl.maximum(largest, SMALLEST))
     code = tl.sqrt(magnitude * shrink[:, None]).to(tl.int32, bitcast=True) | (m.to(tl.int32, bitcast=True) & -2147483648)
     tl.store(tensors[1] + at, _low_byte(code.to(tl.float32, bitcast=True) * 127.0 + 12582912.0), mask=inside)
-    tl.store(tensors[2] + blocks, largest, mask=block_inside)
+    tl.store(tensors[2] + blocks, largest * new1, mask=block_inside)
     largest = tl.max(root, 1)
-    shrink = _reciprocal(tl.maximum(largest, SMALLEST))
+    # A hair less than 1 / largest: with it no code passes 255.
+    shrink = _reciprocal(tl.maximum(largest, SMALLEST)) * 0.9999997
     # 1 + the upper 16 bits over 2^16; less 1.5, rounding to nearest becomes rounding down after adding them.
     uniform = (((bits >> 9) & 0x7FFF80) | 0x3F800000).to(tl.float32, bitcast=True)
     value = tl.sqrt(root * shrink[:, None]) * 255.0 + uniform
-    value = tl.minimum(tl.maximum(value, tl.where(root > 0, 2.5, 1.5)), 256.5)
+    value = tl.maximum(value, tl.where(root > 0, 2.5, 1.5))
     tl.store(tensors[3] + at, _low_byte(value + 8388606.5), mask=inside)
-    tl.store(tensors[4] + blocks, largest, mask=block_inside)
+    tl.store(tensors[4] + blocks, largest * new2_root, mask=block_inside)
 
 
 # A whole number that happens to be 1 would become a constant of another kernel.
 @triton.jit(do_not_specialize=["seed", "index", "n", "first"])
 def update(
     grad, master, average_codes, average_scales, root_codes, root_scales, numbers, step, clip, survived, seed, index, lr_factor, decay,
-    beta1, new1, beta2_root, new2_root, eps, first, n, CLIP: tl.constexpr, STOCHASTIC: tl.constexpr, WHOLE: tl.constexpr,
-    ROWS: tl.constexpr,
+    beta1, new1, beta2_root, new2_root, eps, first, n, CLIP: tl.constexpr, STOCHASTIC: tl.constexpr, DECAY: tl.constexpr,
+    WHOLE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Updates n elements, from the parameter's element `first` on, of which the pointers are the first."""
     # One 64-bit base for the program, 32-bit offsets inside it.
@@ -148,7 +153,7 @@ def update(
     _apply(
         g, _read(tensors, at, rows, inside, block_inside), tensors, at, rows, inside, block_inside, numbers, step, clip,
         survived + tl.program_id(0) * 2, start, seed, index, lr_factor, decay, beta1, new1, beta2_root, new2_root, eps,
-        CLIP, STOCHASTIC, WHOLE,
+        CLIP, STOCHASTIC, DECAY, WHOLE,
     )  # fmt: skip
 
 
@@ -187,5 +192,5 @@ def update_vectors(
         _apply(
             g, _read(tensors, at, row + rows, inside, block_inside), tensors, at, row + rows, inside, block_inside, numbers, step, clip,
             pair, (row + rows).to(tl.uint32) * 256, seed, tl.load(entry + 8), tl.load(lr_factors + tl.program_id(0)), 0.0, beta1, new1,
-            beta2_root, new2_root, eps, CLIP, STOCHASTIC, False,
+            beta2_root, new2_root, eps, CLIP, STOCHASTIC, False, False,
         )  # fmt: skip

@@ -204,3 +204,13 @@ def test_losses_are_the_plain_paths(tied: bool) -> None:
         optimizer.begin_step(step, 1e-3 * step)
         expected.append(plain_step(model, names, optimizer, clip, request, _gpu_batch(step, (21, 40)[step % 2])))  # type: ignore[arg-type]
     assert losses == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows", "columns"), [(1, 64, 128), (96, 2560, 9728), (128, 19456, 256), (65, 6144, 2560), (129, 64, 64), (9, 80, 48)]
+)
+def test_the_forward_product(tokens: int, rows: int, columns: int) -> None:
+    x, weight, residual = (torch.randn(*shape).bfloat16() for shape in ((tokens, columns), (rows, columns), (tokens, rows)))
+    expected = x.float() @ weight.float().t()
+    _close(ops.linear(x.cuda(), weight.cuda()), expected, 4e-3)
+    _close(ops.add_linear(residual.cuda(), x.cuda(), weight.cuda()), residual.float() + expected, 4e-3)
