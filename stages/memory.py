@@ -211,13 +211,16 @@ def _engine(shape: Shape, options: Options) -> Estimate:
     passing = through * 2 * n * shape.hidden + kept if options.checkpointing else through * kept
     piece = min(shape.vocab, group // shape.hidden, 2 * group // (options.batch * options.seq_len)) // 64 * 64
     head = 2 * n * piece + 2 * 4 * n * shape.hidden
+    all_logits = 2 * n * shape.vocab if n * shape.vocab <= group else 0  # kept from the loss to the gradients
+    if options.tied and not options.train_last_layers:
+        one += all_logits
     before_layers = passing - (kept if options.checkpointing else 0)
-    peak = max(passing + one, before_layers + head)
+    peak = max(passing + one, before_layers + head + all_logits)
     return Estimate(
         parameters=e.rounded + e.unrounded,
         weights=e.rounded / 16 + 4 * 2 * group,
         masters=options.master_bytes * (e.rounded + e.unrounded),
-        states=e.trained * (2 + 8 / 256 + 8 / 1024),
+        states=e.trained * (2 + 8 / 256 + 8 / 512),
         gradients=min(n, 512) * shape.hidden * 4,
         activations=min(peak, passing + one),
         logits=max(0.0, peak - passing - one),

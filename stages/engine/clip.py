@@ -21,14 +21,15 @@ class FusedClip(RunningClip):
         super().__init__(names, max_norm, device)
         self._partial = torch.zeros(-(-largest // _EACH), device=device)
         self._arrived = torch.zeros((), dtype=torch.int32, device=device)
-        self._factor = torch.ones((), device=device)
+        self._factors = torch.ones(len(names) + 1, device=device)  # one for each name, and one for the vectors together
         self._places: torch.Tensor | None = None
 
     def factor(self, name: str, grad: torch.Tensor, sums: torch.Tensor | None = None) -> torch.Tensor | None:
-        """See `RunningClip.factor`. The tensor that is returned serves every call."""
+        """See `RunningClip.factor`. The tensor that is returned is the name's own: it holds until its next gradient."""
         from stages.engine import kernels_head  # Triton comes with CUDA builds only
 
-        common = (self._squares, self._index[name], len(self._index), self._max_norm, self._factor)
+        index = self._index[name]
+        common = (self._squares, index, len(self._index), self._max_norm, self._factors[index])
         if sums is not None:
             kernels_head.add_squares[(1,)](sums, len(sums), *common, num_warps=8)
         else:
@@ -36,7 +37,7 @@ class FusedClip(RunningClip):
             kernels_head.squares[(programs,)](
                 grad, self._partial, self._arrived, *common, grad.numel(), EACH=_EACH, BLOCK=_BLOCK, num_warps=8
             )  # fmt: skip
-        return self._factor if self._max_norm else None
+        return self._factors[index] if self._max_norm else None
 
     def vectors_factor(self, sizes: dict[str, int], grads: torch.Tensor) -> torch.Tensor | None:
         """See `RunningClip.vectors_factor`. Every call must be given the same sizes."""
@@ -49,9 +50,10 @@ class FusedClip(RunningClip):
                 first += size
             self._places = torch.tensor(rows, dtype=torch.int32, device=grads.device)
         kernels_head.vector_squares[(len(sizes),)](
-            grads, self._places, self._arrived, self._squares, len(self._index), self._max_norm, self._factor, BLOCK=_BLOCK, num_warps=8
+            grads, self._places, self._arrived, self._squares, len(self._index), self._max_norm, self._factors[-1],
+            BLOCK=_BLOCK, num_warps=8,
         )  # fmt: skip
-        return self._factor if self._max_norm else None
+        return self._factors[-1] if self._max_norm else None
 
     def norm_square(self) -> torch.Tensor:
         """0-dim on the device: the square of `norm`."""

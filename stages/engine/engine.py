@@ -84,7 +84,7 @@ class Engine:
             # Deterministic mode fills every new tensor with NaN: a pass over memory for each, and nothing here reads one unwritten.
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         trained, elements = set(names), largest_group(config)
-        self._updates = Lane(self._device)
+        self._updates, self._norms = Lane(self._device), Lane(self._device)
         self._weights = Weights(elements, model.compute_dtype, self._device)
         self._gradients = Gradients(elements, model.compute_dtype, self._device, self._updates)
         self._piece = piece_rows(config.vocab_size, config.hidden_size, elements, request.batch_size * request.seq_len)
@@ -92,7 +92,7 @@ class Engine:
         self.clip = FusedClip(clipped, request.clip_norm, self._device, elements) if on_cuda else RunningClip(
             clipped, request.clip_norm, self._device
         )  # fmt: skip
-        self._vocabulary = Vocabulary(model, trained, self._weights, self._gradients, self._update, self._piece)
+        self._vocabulary = Vocabulary(model, trained, self._weights, self._gradients, self._update, self._piece, elements)
         vectors = {name: p.data for name, p in model.named_parameters() if p.ndim == 1}
         self._vectors = Vectors(vectors, {name: factor for name, factor in self._factors.items() if name in vectors})
         self._layers = [
@@ -111,16 +111,16 @@ class Engine:
         return self._replay.run(batch)
 
     def _update(self, name: str, master: torch.Tensor, grad: torch.Tensor, first: int, sums: torch.Tensor | None) -> None:
-        kept = (grad,) if sums is None else (grad, sums)
-        self._updates.run(lambda: self._update_now(name, master, grad, first, sums), *kept)
-
-    def _update_now(self, name: str, master: torch.Tensor, grad: torch.Tensor, first: int, sums: torch.Tensor | None) -> None:
-        if grad.dtype != master.dtype and master.dtype == torch.bfloat16:
-            grad = grad.to(master.dtype)
         key = name
         if name in (EMBEDDING, HEAD) and self._piece < self._config.vocab_size:
             key = f"{name}#{first // master.shape[1]}"
-        self._optimizer.update(name, master, grad, self._factors[name], self.clip.factor(key, grad, sums), first)
+        factor = self._norms.run(lambda: self.clip.factor(key, grad, sums), *(() if sums is None else (sums,)))
+        self._updates.run_after([self._norms.done()], lambda: self._update_now(name, master, grad, first, factor), grad)
+
+    def _update_now(self, name: str, master: torch.Tensor, grad: torch.Tensor, first: int, factor: torch.Tensor | None) -> None:
+        if grad.dtype != master.dtype and master.dtype == torch.bfloat16:
+            grad = grad.to(master.dtype)
+        self._optimizer.update(name, master, grad, self._factors[name], factor, first)
 
     def _table(self, length: int, dtype: torch.dtype) -> ops.Table:
         if length not in self._tables:
@@ -152,8 +152,9 @@ class Engine:
             if isinstance(one, torch.Tensor):
                 one = layer.keep(one, table)
             g = layer.backward(g, one, table)
-        self._vectors.learn(self._optimizer, self.clip, self._updates)
+        self._vectors.learn(self._optimizer, self.clip, self._norms, self._updates)
         vocabulary.learn_embedding(ids, g, state)
         self._weights.end_step()
+        self._norms.join()
         self._updates.join()
         self._gradients.end_step()

@@ -38,10 +38,18 @@ class Inputs:
     def fill(self, batch: Batch) -> None:
         """Copies a batch in; its rows may be shorter."""
         width, length = batch.ids.shape[1], self.ids.shape[1]
-        self.ids.zero_()
+        if width < length:
+            self.ids.zero_()
         self.ids[:, :width] = batch.ids
         self.targets.fill_(-1)
-        self.targets[batch.where.div(width, rounding_mode="floor") * length + batch.where % width] = batch.targets
+        if self.targets.is_cuda:
+            from stages.engine import kernels_head  # Triton comes with CUDA builds only
+
+            # Indexing would sort the places first: they are all different, but it cannot know.
+            count = len(batch.targets)
+            kernels_head.place_targets[(-(-count // 1024),)](self.targets, batch.where, batch.targets, count, width, length, BLOCK=1024)
+        else:
+            self.targets[batch.where.div(width, rounding_mode="floor") * length + batch.where % width] = batch.targets
         self.share.fill_(1.0 / len(batch.targets))
 
 

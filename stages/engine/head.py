@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
+from stages.engine import ops
 from stages.engine.lanes import Gradients, Weights
 from stages.engine.ops import fused
 from stages.engine.weights import Rounded, Update
@@ -48,6 +49,8 @@ class Softmax:
     total: torch.Tensor
     chosen: torch.Tensor
     """float32 [n] each: the largest logit, the sum of exponentials relative to it, the target's logit."""
+    logits: dict[int, torch.Tensor] | None = None
+    """Of each piece, by its first word; later the loss's gradient by them. None: they are made anew each time."""
 
 
 class Vocabulary:
@@ -55,10 +58,13 @@ class Vocabulary:
 
     Args:
         rows: Words of one piece; see `piece_rows`.
+        kept: At most so many logits are kept from the loss to the gradients.
     """
 
-    def __init__(self, model: Qwen3, trained: set[str], weights: Weights, gradients: Gradients, update: Update, rows: int) -> None:
-        self.tied, self._rows, self._update = model.tied, rows, update
+    def __init__(
+        self, model: Qwen3, trained: set[str], weights: Weights, gradients: Gradients, update: Update, rows: int, kept: int
+    ) -> None:
+        self.tied, self._rows, self._kept, self._update = model.tied, rows, kept, update
         self._weights, self._gradients = weights, gradients
         self._embedding = model.model.embed_tokens.weight.data
         head = None if model.tied else _head(model)
@@ -79,11 +85,14 @@ class Vocabulary:
     def loss(self, hidden: torch.Tensor, targets: torch.Tensor, share: torch.Tensor) -> tuple[torch.Tensor, Softmax]:
         """(mean cross-entropy of the targets, 0-dim float32; what `backward` needs)."""
         n = len(hidden)
-        state = Softmax(
-            hidden, targets, share, *(torch.full((n,), v, dtype=torch.float32, device=hidden.device) for v in (float("-inf"), 0.0, 0.0))
-        )
+        largest, total, chosen = (torch.full((n,), v, device=hidden.device) for v in (float("-inf"), 0.0, 0.0))
+        state = Softmax(hidden, targets, share, largest, total, chosen)
+        state.logits = {} if n * len(self._head) <= self._kept else None
         for first, weight in self._pieces():
-            _take(F.linear(hidden, weight), state, first)
+            logits = F.linear(hidden, weight)
+            _take(logits, state, first)
+            if state.logits is not None:
+                state.logits[first] = logits
         losses = state.largest + state.total.log() - state.chosen
         return torch.where(targets >= 0, losses, 0.0).sum() * share, state
 
@@ -91,12 +100,14 @@ class Vocabulary:
         """Gradient of the hidden states; updates a head of its own."""
         out = torch.zeros_like(state.hidden, dtype=torch.float32)
         for first, weight in self._pieces():
-            grad = _give(F.linear(state.hidden, weight), state, first)
+            logits = F.linear(state.hidden, weight) if state.logits is None else state.logits.pop(first)
+            grad = _give(logits, state, first)
+            if state.logits is not None and self.tied and self.embedding_trained:
+                state.logits[first] = grad
             out += grad @ weight
             if self._rounded is not None and HEAD in self._trained:
                 with self._gradients.use(*weight.shape) as product:
-                    torch.mm(grad.t(), state.hidden, out=product)
-                    self._learn(HEAD, self._head, first, product)
+                    self._learn(HEAD, self._head, first, product, ops.weight_grad(grad, state.hidden, product))
                 self._rounded.changed(first)
         return out.to(state.hidden.dtype)
 
@@ -107,12 +118,16 @@ class Vocabulary:
         words, order = torch.sort(ids, stable=True)
         for first in range(0, len(self._embedding), self._rows):
             with self._gradients.use(min(self._rows, len(self._embedding) - first), self._embedding.shape[1]) as out:
-                if self.tied:
-                    torch.mm(_give(F.linear(state.hidden, self._piece(first)), state, first).t(), state.hidden, out=out)
-                else:
+                sums = None
+                if not self.tied:
                     out.zero_()
-                _add_rows(out, grad, words, order, first)
-                self._learn(EMBEDDING, self._embedding, first, out)
+                elif state.logits is None:
+                    logits = F.linear(state.hidden, self._piece(first))
+                    sums = ops.weight_grad(_give(logits, state, first), state.hidden, out, _changes(ids, out))
+                else:
+                    sums = ops.weight_grad(state.logits.pop(first), state.hidden, out, _changes(ids, out))
+                _add_rows(out, grad, words, order, first, sums)
+                self._learn(EMBEDDING, self._embedding, first, out, sums)
 
     def _pieces(self) -> Iterator[tuple[int, torch.Tensor]]:
         return ((first, self._piece(first)) for first in range(0, len(self._head), self._rows))
@@ -131,8 +146,8 @@ class Vocabulary:
 
         return self._weights.take(("head", first), len(master), master.shape[1], write)
 
-    def _learn(self, name: str, master: torch.Tensor, first: int, grad: torch.Tensor) -> None:
-        self._update(name, master, grad, first * master.shape[1], None)
+    def _learn(self, name: str, master: torch.Tensor, first: int, grad: torch.Tensor, sums: torch.Tensor | None) -> None:
+        self._update(name, master, grad, first * master.shape[1], sums)
 
 
 def _head(model: Qwen3) -> Linear:
@@ -176,13 +191,30 @@ def _give(logits: torch.Tensor, state: Softmax, first: int) -> torch.Tensor:
     return torch.where(state.targets[:, None] >= 0, value, 0.0).to(logits.dtype)
 
 
-def _add_rows(out: torch.Tensor, grad: torch.Tensor, words: torch.Tensor, order: torch.Tensor, first: int) -> None:
-    """Adds rows `grad[order]`, which belong to the sorted `words`, to `out`, whose first row is that of the word `first`."""
+_ROW_BLOCK = 1024
+
+
+def _changes(ids: torch.Tensor, out: torch.Tensor) -> int:
+    """How many sums of squares `_add_rows` changes."""
+    return len(ids) * -(-out.shape[1] // _ROW_BLOCK)
+
+
+def _add_rows(
+    out: torch.Tensor, grad: torch.Tensor, words: torch.Tensor, order: torch.Tensor, first: int, sums: torch.Tensor | None = None
+) -> None:
+    """Adds rows `grad[order]`, which belong to the sorted `words`, to `out`, whose first row is that of the word `first`.
+
+    Args:
+        sums: Of squares of `out`'s parts; its last `_changes` elements become what they grow by.
+    """
     rows, size = out.shape
     if fused(out):
         from stages.engine import kernels_head
 
-        kernels_head.add_rows[(len(words), -(-size // 1024))](out, grad, words, order, len(words), first, rows, size, BLOCK=1024)
+        changes = out if sums is None else sums[-_changes(words, out) :]
+        kernels_head.add_rows[(len(words), -(-size // _ROW_BLOCK))](
+            out, grad, words, order, changes, len(words), first, rows, size, BLOCK=_ROW_BLOCK, SUMS=sums is not None
+        )  # fmt: skip
         return
     inside = (words >= first) & (words < first + rows)
     out += torch.zeros(out.shape).index_add_(0, words[inside] - first, grad[order[inside]].float()).to(out.dtype)

@@ -42,14 +42,18 @@ def softmax_grad(logits, largest, total, targets, share, first, width, BLOCK: tl
 
 
 @triton.jit(do_not_specialize=["first", "rows"])
-def add_rows(out, grad, ids, order, count, first, rows, size, BLOCK: tl.constexpr):
+def add_rows(out, grad, ids, order, changes, count, first, rows, size, BLOCK: tl.constexpr, SUMS: tl.constexpr):
     """Adds rows of `grad` to the rows of `out` whose word they belong to, in a fixed order.
 
     `ids` are sorted, `order` says whence each came. The program of an id's first occurrence adds up all of them.
+
+    Args:
+        changes: With SUMS, float32, one a program: by how much the sum of `out`'s squares grows.
     """
     place = tl.program_id(0)
     word = tl.load(ids + place)
     before = tl.load(ids + tl.maximum(place - 1, 0))
+    change = 0.0
     if (word >= first) & (word < first + rows) & ((place == 0) | (before != word)):
         at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         inside = at < size
@@ -61,7 +65,21 @@ def add_rows(out, grad, ids, order, count, first, rows, size, BLOCK: tl.constexp
             place += 1
             same = tl.load(ids + place, mask=place < count, other=-1)
         cell = out + (word - first) * size + at
-        tl.store(cell, (tl.load(cell, mask=inside, other=0.0).to(tl.float32) + total).to(out.dtype.element_ty), mask=inside)
+        old = tl.load(cell, mask=inside, other=0.0).to(tl.float32)
+        new = old + total
+        tl.store(cell, new.to(out.dtype.element_ty), mask=inside)
+        change = tl.sum(new * new - old * old, 0)
+    if SUMS:
+        tl.store(changes + tl.program_id(0) * tl.num_programs(1) + tl.program_id(1), change)
+
+
+@triton.jit(do_not_specialize=["count", "width", "length"])
+def place_targets(targets, where, values, count, width, length, BLOCK: tl.constexpr):
+    """Writes the values at the flat places [rows, width] to those of [rows, length]."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    place = tl.load(where + at, mask=inside, other=0)
+    tl.store(targets + place // width * length + place % width, tl.load(values + at, mask=inside, other=0), mask=inside)
 
 
 @triton.jit
@@ -85,7 +103,8 @@ def _make_factor(square, max_norm, factor):
 def _keep_square(partial, count, all_squares, index, names, max_norm, factor):
     """Adds up partial sums, keeps the sum as the square at `index` and makes the clipping factor."""
     others = _sum_but(all_squares, names, index, 512)
-    mine = _sum_but(partial, count, -1, 1024)
+    # What rounding leaves of sums that cancel out may be less than nothing.
+    mine = tl.maximum(_sum_but(partial, count, -1, 1024), 0.0, propagate_nan=tl.PropagateNan.ALL)
     tl.store(all_squares + index, mine)
     _make_factor(others + mine, max_norm, factor)
 

@@ -9,11 +9,14 @@ the results, bit for bit.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 
 class Lane:
@@ -23,25 +26,19 @@ class Lane:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._kept: list[torch.Tensor] = []
 
-    def run(self, work: Callable[[], object], *kept: torch.Tensor) -> None:
+    def run(self, work: Callable[[], T], *kept: torch.Tensor) -> T:
         """Runs `work` after all that the current stream was given until now. `kept` are what it reads: they stay until `join`."""
-        if self._stream is None:
-            work()
-            return
-        self._kept.extend(kept)
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            work()
+        return self.run_after([self.mark()], work, *kept)
 
-    def run_after(self, work: Callable[[], object], events: list[torch.cuda.Event | None]) -> None:
+    def run_after(self, events: Iterable[torch.cuda.Event | None], work: Callable[[], T], *kept: torch.Tensor) -> T:
         """Runs `work` after the events, and after what the lane was given before."""
         if self._stream is None:
-            work()
-            return
+            return work()
+        self._kept.extend(kept)
         with torch.cuda.stream(self._stream):
             for event in events:
                 wait(event)
-            work()
+            return work()
 
     def mark(self) -> torch.cuda.Event | None:
         """An event that comes once all that the current stream was given is done."""
@@ -166,7 +163,7 @@ class Weights:
             return False
         out = self._ring.give(piece, request.columns)
         if self._made or self._used:
-            self._lane.run_after(lambda: request.write(out), [used.event for used in self._used if used.overlaps(piece)])
+            self._lane.run_after([used.event for used in self._used if used.overlaps(piece)], lambda: request.write(out))
         else:
             self._lane.run(lambda: request.write(out))
         self._used = [used for used in self._used if not used.overlaps(piece)]

@@ -150,8 +150,11 @@ def swiglu_backward(merged: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Ten
     return out, merged
 
 
-def weight_grad(grad: torch.Tensor, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor | None:
+def weight_grad(grad: torch.Tensor, x: torch.Tensor, out: torch.Tensor, more: int = 0) -> torch.Tensor | None:
     """out [rows, columns] = grad^T x of grad [n, rows] and x [n, columns].
+
+    Args:
+        more: Room for so many sums after those that are returned.
 
     Returns:
         float32 sums of squares of the result's parts, where they come without another pass over it.
@@ -163,7 +166,7 @@ def weight_grad(grad: torch.Tensor, x: torch.Tensor, out: torch.Tensor) -> torch
     from stages.engine import kernels_product
 
     grid = (columns // _TILE[1], rows // _TILE[0])
-    sums = torch.empty(grid[0] * grid[1], device=x.device)
+    sums = torch.empty(grid[0] * grid[1] + more, device=x.device)
     kernels_product.weight_grad[grid](
         grad, x, out, sums, len(x), grad.stride(0), columns, ROWS=_TILE[0], COLUMNS=_TILE[1], STEP=32, num_warps=4
     )  # fmt: skip

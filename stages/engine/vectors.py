@@ -45,8 +45,9 @@ class Vectors:
         out = self._grads[first : first + len(names) * size]
         return out if len(names) == 1 else out.view(len(names), size)
 
-    def learn(self, optimizer: AdamW | FusedAdamW, clip: RunningClip, lane: Lane) -> None:
+    def learn(self, optimizer: AdamW | FusedAdamW, clip: RunningClip, norms: Lane, updates: Lane) -> None:
         """Updates the trained ones; belongs after the last gradient of a step."""
         if self._trained:
             grads = self._grads[: sum(self._sizes.values())]
-            lane.run(lambda: optimizer.update_vectors(self._trained, grads, self._lr_factors, clip.vectors_factor(self._sizes, grads)))
+            factor = norms.run(lambda: clip.vectors_factor(self._sizes, grads))
+            updates.run_after([norms.done()], lambda: optimizer.update_vectors(self._trained, grads, self._lr_factors, factor))

@@ -18,7 +18,8 @@ from stages.optim.adamw import AdamWSettings
 from stages.optim.noise import mix
 from stages.optim.states import STATE_BLOCK, State8
 
-_ROWS = 4  # state blocks in one program of the update
+_ROWS = 2  # state blocks in one program, of one warp: 16 elements a thread
+_ONE_WARP = {"num_warps": 1, "maxnreg": 80}  # with more registers there are fewer programs at a time, with fewer they spill
 _KINDS = {torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 CHUNK = STATE_BLOCK * _ROWS
 """A piece of a parameter that is updated by itself begins at a multiple of so many elements."""
@@ -58,7 +59,7 @@ class FusedAdamW:
         n = grad.numel()
         kernels.update[(triton.cdiv(n, CHUNK),)](
             grad.contiguous(), *self._arguments(name, master, lr_factor, clip, first), first, n, **self._constants(master, clip),
-            DECAY=self.settings.weight_decay != 0 and master.ndim > 1, WHOLE=n % CHUNK == 0, ROWS=_ROWS, num_warps=2,
+            DECAY=self.settings.weight_decay != 0 and master.ndim > 1, WHOLE=n % CHUNK == 0, ROWS=_ROWS, **_ONE_WARP,
         )  # fmt: skip
 
     @torch.no_grad()
@@ -73,7 +74,7 @@ class FusedAdamW:
         s = self.settings
         kernels.update_vectors[(len(masters), triton.cdiv(largest, CHUNK))](
             *self._vectors, grads, self._numbers, self._step, self._unclipped if clip is None else clip, self._survived, mix(s.seed),
-            *self._betas(), **self._constants(first, clip), KIND=_KINDS[first.dtype], ROWS=_ROWS, num_warps=2,
+            *self._betas(), **self._constants(first, clip), KIND=_KINDS[first.dtype], ROWS=_ROWS, **_ONE_WARP,
         )  # fmt: skip
 
     def _table(self, masters: dict[str, torch.Tensor]) -> torch.Tensor:

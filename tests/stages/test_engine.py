@@ -121,22 +121,24 @@ def test_a_step_is_the_plain_paths(case: str) -> None:
 def test_pieces_of_the_vocabulary_change_nothing() -> None:
     results = []
     for tied in (True, False):
-        for piece in (128, 64):
+        for piece, kept in ((128, 0), (64, 0), (64, 1 << 20)):
             model, request = tiny_model(tied), request_of(clip_norm=0.0)
             names = trainable_names(model, 0)
             optimizer = AdamW(dict(model.named_parameters()), settings(request))
             engine = Engine(model, names, optimizer, request, pytest.fail)
             engine._piece = engine._vocabulary._rows = piece
+            engine._vocabulary._kept = kept
             cut = ("model.embed_tokens.weight", "lm_head.weight")
             clipped = [p for n in names for p in (piece_names(n, 300, piece) if n in cut else [n])]
             engine.clip = RunningClip(clipped, 0.0, torch.device("cpu"))
             optimizer.begin_step(1, 1e-3)
             losses = float(engine.step(batch_of(1)))
             results.append((losses, dict(model.named_parameters())))
-    for whole, cut in (results[:2], results[2:]):
-        assert whole[0] == pytest.approx(cut[0], rel=1e-6)
-        for name in whole[1]:
-            torch.testing.assert_close(whole[1][name], cut[1][name], rtol=1e-3, atol=2e-5)
+    for whole, *others in (results[:3], results[3:]):
+        for cut in others:
+            assert whole[0] == pytest.approx(cut[0], rel=1e-6)
+            for name in whole[1]:
+                torch.testing.assert_close(whole[1][name], cut[1][name], rtol=1e-3, atol=2e-5)
 
 
 def test_pieces_fit_the_buffer() -> None:

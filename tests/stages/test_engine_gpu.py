@@ -13,6 +13,7 @@ from stages.engine import ops
 from stages.engine.attention import attention, attention_backward
 from stages.engine.clip import FusedClip
 from stages.engine.engine import Engine
+from stages.engine.graph import Inputs
 from stages.engine.head import Softmax, _add_rows, _give, _take
 from stages.loop import trainable_names
 from stages.optim.adamw import AdamWSettings, make_optimizer
@@ -125,8 +126,22 @@ def test_rows_of_the_embedding() -> None:
     out = torch.randn(64, 2560).bfloat16()
     expected = out.float().index_add(0, ids[(ids >= 50) & (ids < 114)] - 50, grad[(ids >= 50) & (ids < 114)].float())
     ours = out.cuda()
-    _add_rows(ours, grad.cuda(), words.cuda(), order.cuda(), 50)
+    sums = torch.full((1 + 333 * 3,), float("nan"), device="cuda")
+    sums[0] = ours.float().square().sum()
+    _add_rows(ours, grad.cuda(), words.cuda(), order.cuda(), 50, sums)
     _close(ours, expected, 4e-3)
+    assert float(sums.sum()) == pytest.approx(float(expected.square().sum()), rel=1e-5)
+
+
+@pytest.mark.parametrize("width", [21, 32])
+def test_inputs(width: int) -> None:
+    batch = batch_of(3, width=width)
+    plain, ours = Inputs.empty(4, 32, torch.device("cpu")), Inputs.empty(4, 32, torch.device("cuda"))
+    ours.ids += 5
+    plain.fill(batch)
+    ours.fill(Batch(batch.ids.cuda(), batch.where.cuda(), batch.targets.cuda(), batch.tokens))
+    assert torch.equal(plain.ids, ours.ids.cpu()) and torch.equal(plain.targets, ours.targets.cpu())
+    assert int((plain.targets >= 0).sum()) == len(batch.targets)
 
 
 @pytest.mark.parametrize(("tokens", "rows", "columns"), [(1, 64, 128), (96, 4096, 2560), (33, 2560, 9728), (256, 192, 384), (50, 80, 48)])

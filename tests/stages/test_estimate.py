@@ -65,7 +65,7 @@ def test_the_command_needs_no_torch_and_says_what_fits(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
-    assert report["fits"] == "as asked" and 4.1 < report["bytes_per_parameter"] < 4.2
+    assert report["fits"] == "as asked" and 4.1 < report["bytes_per_parameter"] < 4.3
     assert main([str(tmp_path), "--limit-gb", "1"]) == 1
     config.write_text("{}")
     assert main([str(tmp_path)]) == 2

@@ -152,7 +152,7 @@ def test_vectors_together_are_one_by_one(rounding: Rounding) -> None:
             one.update(name, master.data, grad, rate, clip)
         together.update_vectors({name: m.data for name, m in masters[1].items()}, grads, rates, clip)
     for name in sizes:
-        assert torch.equal(masters[0][name], masters[1][name]), name
-        for key, tensor in one.states[name].tensors().items():
-            assert torch.equal(tensor, together.states[name].tensors()[key]), (name, key)
+        torch.testing.assert_close(masters[0][name], masters[1][name], rtol=1e-6 if rounding is Rounding.FP32 else 2**-7, atol=0)
+        for key, tensor in one.states[name].tensors().items():  # two kernels: the last bit of a sum may differ
+            torch.testing.assert_close(tensor, together.states[name].tensors()[key], rtol=1e-6, atol=1 if "scale" not in key else 0)
     assert one.take_update_ratio() == pytest.approx(together.take_update_ratio())
