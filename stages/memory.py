@@ -6,11 +6,11 @@ No torch. Two paths, as a training takes them (`stages.engine.engine.why_not`):
   moment: masters, states, rounded weights, and gradients that wait for the last batch of a step. Activations come on top.
 
 Components of the engine's peak:
-- weights: scale bytes kept between forward and backward, and the four buffers that all layers share (two weights, two gradients),
+- weights: scale bytes kept between forward and backward, and the memory that all layers share for rounded weights and for gradients,
 - masters, states: of the optimizer, 8-bit codes with a float32 scale each for 256 elements, and the sums of the update ratio,
 - gradients: those outside the shared buffer, partial sums included,
 - activations: what all layers keep, and the most one layer has besides,
-- logits: one piece of the vocabulary, where that is more than the layers' own peak,
+- logits: one piece of the vocabulary, or all of them where they are few, as far as that is more than the layers' own peak,
 - workspace: cuBLAS and attention.
 The allocator's slack is what it has reserved beyond: rounding of blocks.
 
@@ -29,8 +29,10 @@ from pathlib import Path
 from stages.contract import ComputeDtype, LossKind, OptimizerStateMode, Rounding
 
 GIB = 2**30
-_WORKSPACE = 40 << 20
-"""cuBLAS's workspace (:4096:8 is 32 MiB) and the small tables; measured on an H200 with torch 2.11."""
+_WORKSPACE = 160 << 20
+"""cuBLAS's workspaces (:4096:8 is 32 MiB, for each stream that multiplies) and the small tables; measured on an H200 with torch 2.11."""
+_ROOM = 3
+"""`stages.engine.lanes.ROOM`."""
 _SLACK = 0.01
 """Reserved beyond allocated, measured on the same: 0.2 to 1.3 %."""
 COMPONENTS = ("weights", "masters", "states", "gradients", "activations", "logits", "workspace")
@@ -218,7 +220,7 @@ def _engine(shape: Shape, options: Options) -> Estimate:
     peak = max(passing + one, before_layers + head + all_logits)
     return Estimate(
         parameters=e.rounded + e.unrounded,
-        weights=e.rounded / 16 + 4 * 2 * group,
+        weights=e.rounded / 16 + 2 * _ROOM * 2 * group,
         masters=options.master_bytes * (e.rounded + e.unrounded),
         states=e.trained * (2 + 8 / 256 + 8 / 512),
         gradients=min(n, 512) * shape.hidden * 4,

@@ -1,7 +1,7 @@
 """A training step of the whole model without autograd: what `stages.loop` computes, each parameter updated once its gradient exists.
 
-At any time there are two rounded weights, two gradients, and either every layer's kept activations or, with checkpointing, every layer's
-input and one layer's activations.
+At any time there are a few rounded weights, a few gradients, and either every layer's kept activations or, with checkpointing, every
+layer's input and one layer's activations.
 """
 
 from __future__ import annotations
@@ -95,11 +95,13 @@ class Engine:
         self._vocabulary = Vocabulary(model, trained, self._weights, self._gradients, self._update, self._piece, elements)
         vectors = {name: p.data for name, p in model.named_parameters() if p.ndim == 1}
         self._vectors = Vectors(vectors, {name: factor for name, factor in self._factors.items() if name in vectors})
-        self._layers = [
-            LayerEngine(layer, f"model.layers.{i}.", config, trained, self._weights, self._gradients, self._update, self._vectors)
-            for i, layer in enumerate(model.model.layers)
-            if isinstance(layer, Layer)
-        ]
+        self._layers: list[LayerEngine] = []
+        for i, layer in enumerate(model.model.layers):
+            assert isinstance(layer, Layer)
+            common = (self._weights, self._gradients, self._update, self._vectors)
+            self._layers.append(LayerEngine(layer, f"model.layers.{i}.", config, trained, *common))
+            if on_cuda:
+                torch.cuda.empty_cache()  # masters that were merged left blocks that nothing else fits
         lowest = min((int(n.split(".")[2]) for n in names if n.startswith("model.layers.")), default=len(self._layers))
         self._lowest = 0 if self._vocabulary.embedding_trained else lowest
         self._tables: dict[int, ops.Table] = {}

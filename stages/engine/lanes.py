@@ -61,6 +61,11 @@ def wait(event: torch.cuda.Event | None) -> None:
         torch.cuda.current_stream().wait_event(event)
 
 
+ROOM = 3
+"""Rounded weights and gradients each have room for so many of the largest group: with less, one stream waits for another's memory."""
+_ALIGNED = 256  # elements
+
+
 @dataclass
 class _Request:
     key: Hashable
@@ -85,7 +90,7 @@ class _Ring:
     """Memory that is handed out in pieces, one after the other and round and round."""
 
     def __init__(self, elements: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._memory = torch.empty(elements, dtype=dtype, device=device)
+        self._memory = torch.empty(elements + _ALIGNED, dtype=dtype, device=device)
         self._next = 0
 
     def peek(self, elements: int) -> _Piece:
@@ -103,25 +108,32 @@ class _Ring:
         self._next = 0
 
 
-_ALIGNED = 256  # elements
+@dataclass
+class _Made:
+    out: torch.Tensor
+    event: torch.cuda.Event | None
+    piece: _Piece
 
 
 class Weights:
     """Rounded weights, made beside the products that use the ones before, as many ahead as there is room for.
 
-    Which weight comes next is learned in the first step: every step asks in the same order.
+    Which weight comes next is learned in the first step: every step asks in the same order. One that is asked for again while its values
+    are still there is not made again: nothing changes a weight before its last use in a step.
 
     Args:
-        elements: Of the largest weight; there is room for two of it.
+        elements: Of the largest weight.
     """
 
     def __init__(self, elements: int, dtype: torch.dtype, device: torch.device) -> None:
         self.dtype = dtype
         self._lane = Lane(device)
-        self._ring = _Ring(2 * elements + _ALIGNED, dtype, device)
+        self._ring = _Ring(ROOM * elements, dtype, device)
         self._order: list[_Request] = []
-        self._made: deque[tuple[torch.Tensor, torch.cuda.Event | None, _Piece]] = deque()
+        self._made: deque[_Made] = deque()
         """From the weight in use on."""
+        self._intact: dict[Hashable, _Made] = {}
+        """By key, all whose values nothing overwrote yet."""
         self._used: list[_Piece] = []
         """Pieces whose readers were launched before the event."""
         self._place = 0
@@ -137,37 +149,40 @@ class Weights:
         if self._order[self._place].key != key:
             raise RuntimeError(f"weight {self._place} of the step is {key}, and was {self._order[self._place].key} in the first")
         if self._place:
-            *_, used = self._made.popleft()
+            used = self._made.popleft().piece
             used.event = self._lane.mark()
             self._used.append(used)
         self._place += 1
         while self._place - 1 + len(self._made) < len(self._order) and self._make():
             pass
-        out, event, _ = self._made[0]
-        wait(event)
-        return out
+        wait(self._made[0].event)
+        return self._made[0].out
 
     def end_step(self) -> None:
         """Belongs after the last `take` of a step."""
         self._lane.join()
         self._ring.rewind()
         self._made.clear()
+        self._intact.clear()
         self._used.clear()
         self._place = 0
 
     def _make(self) -> bool:
         """Launches the next weight, if there is room for it."""
         request = self._order[self._place - 1 + len(self._made)]
-        piece = self._ring.peek(request.rows * request.columns)
-        if any(piece.overlaps(made) for *_, made in self._made):
-            return False
-        out = self._ring.give(piece, request.columns)
-        if self._made or self._used:
-            self._lane.run_after([used.event for used in self._used if used.overlaps(piece)], lambda: request.write(out))
-        else:
-            self._lane.run(lambda: request.write(out))
-        self._used = [used for used in self._used if not used.overlaps(piece)]
-        self._made.append((out, self._lane.done(), piece))
+        if request.key not in self._intact:
+            piece = self._ring.peek(request.rows * request.columns)
+            if any(piece.overlaps(made.piece) for made in self._made):
+                return False
+            out = self._ring.give(piece, request.columns)
+            events = [used.event for used in self._used if used.overlaps(piece)]
+            if not self._intact:  # the first of a step
+                events.append(self._lane.mark())
+            self._lane.run_after(events, lambda: request.write(out))
+            self._used = [used for used in self._used if not used.overlaps(piece)]
+            self._intact = {key: made for key, made in self._intact.items() if not made.piece.overlaps(piece)}
+            self._intact[request.key] = _Made(out, self._lane.done(), piece)
+        self._made.append(self._intact[request.key])
         return True
 
 
@@ -175,12 +190,12 @@ class Gradients:
     """Gradients of weights: some are filled while the updates of others run.
 
     Args:
-        elements: Of the largest group of weights; there is room for two of it.
+        elements: Of the largest group of weights.
         lane: Where the updates run.
     """
 
     def __init__(self, elements: int, dtype: torch.dtype, device: torch.device, lane: Lane) -> None:
-        self._ring = _Ring(2 * elements + _ALIGNED, dtype, device)
+        self._ring = _Ring(ROOM * elements, dtype, device)
         self._busy: list[_Piece] = []
         self._lane = lane
 

@@ -76,7 +76,7 @@ def test_heads(counts: tuple[int, int], dim: int, rows: int, length: int) -> Non
 
 @pytest.mark.parametrize(
     ("counts", "dim", "rows", "length"),
-    [((4, 2), 16, 3, 5), ((32, 8), 128, 2, 96), ((6, 3), 64, 2, 128), ((8, 8), 32, 1, 1), ((32, 8), 128, 1, 200)],
+    [((4, 2), 16, 3, 5), ((32, 8), 128, 2, 96), ((6, 3), 64, 2, 128), ((8, 8), 32, 1, 3), ((32, 8), 128, 1, 200)],
 )
 def test_attention(counts: tuple[int, int], dim: int, rows: int, length: int) -> None:
     q, k = counts
