@@ -121,7 +121,7 @@ def table(rows: list[dict[str, Any]], figures: dict[str, float], head: str) -> s
             f" {r['alloc_gib']:.2f} | {r['ms']:.1f} ({r['ms_min']:.1f} to {r['ms_max']:.1f}) |" if "ms" in r else f" {r['error']} | |"
         )
         lines.append(shape + measured)
-    lines += ["", "| figure | measured |", "|---|---|", *(f"| {k} | {v:.2f} |" for k, v in figures.items())]
+    lines += ["", "| figure | measured |", "|---|---|", *(f"| {k} | {v:.3f} |" for k, v in figures.items())]
     return "\n".join(lines) + "\n"
 
 
