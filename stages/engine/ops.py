@@ -160,7 +160,7 @@ def weight_grad(grad: torch.Tensor, x: torch.Tensor, out: torch.Tensor, more: in
         float32 sums of squares of the result's parts, where they come without another pass over it.
     """
     rows, columns = out.shape
-    if not fused(x) or len(x) > _FEW or rows % _TILE[0] or columns % _TILE[1] or x.dtype != out.dtype:
+    if not fused(x) or len(x) > _FEW or rows % _TILE[0] or columns % _TILE[1] or x.dtype != out.dtype or x.dtype == torch.float32:
         torch.mm(grad.t(), x, out=out)
         return None
     from stages.engine import kernels_product
