@@ -1,7 +1,7 @@
 """Causal attention with grouped queries, and its gradient: PyTorch's own, and one kernel for short sequences.
 
-PyTorch's deterministic gradient takes five launches and copies keys and values to every query head; on a sequence of a hundred tokens
-that is nine tenths of its time. A sequence that fits in one tile needs neither the running softmax nor its stored sums.
+PyTorch's deterministic gradient takes several launches, and copies keys and values to every query head. A sequence that fits in one
+tile needs neither the running softmax nor its stored sums: one launch does it.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
-import resource
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from stages.contract.serial import dump, load_file
 from stages.dat import DatFile
 from stages.process import StageError
 from tests.conftest import TinyModel
-from tests.stages.test_train import _events, _request, _sha, _train
+from tests.stages.test_train import _events, _request, _sha, _train, train_with_room
 
 ROOT = Path(__file__).parents[2]
 SLOW_STEP = """
@@ -191,15 +190,7 @@ def test_the_state_of_other_rows_or_another_recipe_is_refused(tiny: TinyModel, t
 @pytest.mark.fault("no space for a saved state", how="RLIMIT_FSIZE between the size of the weight and that of a state")
 def test_a_full_disk_costs_the_state_and_not_the_training(tiny: TinyModel, tmp_path: Path) -> None:
     request = request_in(tiny, tmp_path, steps=9)
-    (tmp_path / "request.json").write_text(dump(request), encoding="utf-8")
-    room = tiny.weight.stat().st_size * 2
-    done = subprocess.run(
-        [sys.executable, "-m", "stages.train", str(tmp_path / "request.json")],
-        cwd=ROOT,
-        capture_output=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
-        check=False,
-    )
+    done = train_with_room(request, tiny.weight.stat().st_size * 2)
     result = load_file(StageResult, Path(request.result))
     assert (done.returncode, result.exit_code, result.steps) == (0, 0, 9), done.stderr
     assert [note for note in result.notes if "no state was saved after step 4" in note]

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stages.contract import ScaleRule
+from stages.nvfp4 import codec
 from stages.nvfp4.codec import E2M1_VALUES, Bundle, ScaleFormat, decode, encode, encode_onto, fake_quantize, round_e2m1
 from stages.nvfp4.entries import encode_two_level, tensor_scale
 
@@ -255,3 +256,24 @@ def test_the_search_takes_at_most_four_times_the_plain_encoder() -> None:
             best[rule] = min(best[rule], time.process_time() - start)
     torch.set_num_threads(threads)
     assert best[ScaleRule.SEARCH] <= 4 * best[ScaleRule.AMAX]
+
+
+@pytest.mark.parametrize("powers", [(-20, -2), (-2, 11), (11, 18), (18, 30)])
+def test_squares_of_errors_need_no_rounding_of_their_own(powers: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the Triton search builds on: one multiply-add for the first sum of two squares chooses the same scales. Of BF16 blocks."""
+    generator = torch.Generator().manual_seed(powers[0])
+    n, (low, high) = 50_000, powers
+    top = torch.exp2(torch.rand(n, generator=generator) * (high - low) + low).bfloat16().float()
+    spread = torch.exp2(-torch.rand(n, 16, generator=generator) * torch.randint(0, 12, (n, 1), generator=generator))
+    blocks = (torch.randn(n, 16, generator=generator).clamp(-1, 1) * spread * top[:, None]).bfloat16().float()
+    blocks[torch.arange(n), torch.randint(0, 16, (n,), generator=generator)] = top
+    expected = encode(blocks, ScaleRule.SEARCH)
+    rest, added = codec._sum16, []
+
+    def fused(squares: torch.Tensor) -> torch.Tensor:
+        added.append(len(squares))
+        errors = squares.double().sqrt().float().double()  # the root of a rounded square rounds to the number itself
+        return rest((errors[1::2] ** 2 + squares[0::2].double()).float())
+
+    monkeypatch.setattr(codec, "_sum16", fused)
+    assert torch.equal(encode(blocks, ScaleRule.SEARCH).scales, expected.scales) and set(added) == {16}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,9 +11,7 @@ from stages.contract.serial import dump, load_file
 from stages.process import WRITTEN_KEYS, outside_faults
 from stages.train import main
 from tests.conftest import TinyModel
-from tests.stages.test_train import _request
-
-ROOT = Path(__file__).parents[2]
+from tests.stages.test_train import _request, train_with_room
 
 
 @pytest.mark.fault(
@@ -45,15 +40,7 @@ def test_a_request_cannot_write_outside_of_its_folder(tiny: TinyModel, tmp_path:
 @pytest.mark.fault("the disk fills up during an export", how="RLIMIT_FSIZE at half of the weight")
 def test_a_disk_that_fills_up_during_the_export_leaves_the_old_state(tiny: TinyModel, tmp_path: Path) -> None:
     request = _request(tiny, tmp_path, steps=1)
-    (tmp_path / "request.json").write_text(dump(request), encoding="utf-8")
-    room = tiny.weight.stat().st_size // 2
-    done = subprocess.run(
-        [sys.executable, "-m", "stages.train", str(tmp_path / "request.json")],
-        cwd=ROOT,
-        capture_output=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
-        check=False,
-    )
+    done = train_with_room(request, tiny.weight.stat().st_size // 2)
     result = load_file(StageResult, Path(request.result))
     assert (done.returncode, result.exit_code) == (ExitCode.NO_SPACE, ExitCode.NO_SPACE)
     assert "free some space" in result.error

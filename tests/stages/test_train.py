@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -69,6 +70,19 @@ def _train(request: TrainRequest) -> StageResult:
     result = load_file(StageResult, Path(request.result))
     assert result.exit_code == code
     return result
+
+
+def train_with_room(request: TrainRequest, room: int) -> subprocess.CompletedProcess[bytes]:
+    """Trains in a process of its own whose files cannot grow past `room` bytes."""
+    path = Path(request.result).parent / "request.json"
+    path.write_text(dump(request), encoding="utf-8")
+    return subprocess.run(
+        [sys.executable, "-m", "stages.train", str(path)],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
+        check=False,
+    )
 
 
 def _events(request: TrainRequest, kind: str) -> list[dict[str, Any]]:
