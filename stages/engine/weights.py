@@ -30,7 +30,8 @@ class Rounded:
     def __init__(self, master: torch.Tensor, rule: ScaleRule | None, scale_format: ScaleFormat) -> None:
         self.master = master
         self._rule, self._format = rule, scale_format
-        one_pass = self.master.is_cuda and self._rule in (ScaleRule.AMAX, ScaleRule.SEARCH) and self._format is ScaleFormat.E4M3
+        words = self.master.is_cuda and self.master.dtype == torch.bfloat16
+        one_pass = words and self._rule in (ScaleRule.AMAX, ScaleRule.SEARCH) and self._format is ScaleFormat.E4M3
         blocks = self.master.numel() // BLOCK
         self._scales = torch.empty(blocks, dtype=torch.uint8, device=self.master.device) if one_pass else None
         self._known: set[int] = set()

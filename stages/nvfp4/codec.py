@@ -8,12 +8,15 @@ That is what `ml_dtypes.float4_e2m1fn` does. Scales are E4M3FN bytes (`ScaleForm
 
 Rules for the scale of a block (`stages.contract.ScaleRule`):
 - `amax`: the largest magnitude over 6, rounded to the scale's format. The plain encoder.
-- `search`: the candidate with the smallest squared error; among equal errors the smallest scale. Candidates are the E4M3
-  neighbours of amax/6 (one below to two above) and amax/4, amax/3, amax/2, because a block that was decoded need not have 6 as its
-  largest code: with amax/6 alone it would get another scale and other codes. A block with no code above 1.5 fits half its scale
-  too, unless that half is no E4M3 value; so blocks of whole multiples of 2^-10, none above 45 × 2^-10, also try amax/1.5, amax and
-  amax/0.5. Every bundle's own scale, or one that gives the same values, is thus a candidate: decode(encode(decode(b))) == decode(b)
-  for all bytes b but NaN scales. Float scales, of which there are no few neighbours, try amax over 6, 4, 3, 2, 1.5, 1 and 0.5.
+- `search`: the candidate with the smallest squared error; among equal errors the smallest scale. The four candidates are amax/6, the E4M3
+  value after it, the one before it, and amax/4. Instead of the one before it, amax/6 up to 4 × 2^-9 tries the second after it: there
+  E4M3's steps are coarse and the one before it hardly ever wins. A block that was decoded need not have 6 or 4 as its largest code, and
+  with amax/6 alone it would get another scale and other values. One with no code above 3 fits half its scale too, unless that half is
+  no E4M3 value; so blocks of whole multiples of 2^-10, none above 90 × 2^-10, that fit no candidate exactly also try amax over 3, 2,
+  1.5, 1 and 0.5. Thus decode(encode(decode(b))) == decode(b) for all bytes b but NaN scales. Float scales, of which there are no few
+  neighbours, try amax over 6, 4, 3, 2, 1.5, 1 and 0.5.
+  Errors under E4M3 scales are compared in BF16 (`_bf16_error`), two for the price of one on a GPU: there choosing costs arithmetic,
+  not memory. What the values come to be is the same as with errors in float32, within a millionth of the error.
 - `fsharp`: max(amax/6, 1e-6) in float32 and the first nearest of the 16 values, as the user's F# fallback defines it. Stored in a
   narrower format the scale is rounded first, and the codes are the nearest under the scale that is stored.
 An E4M3 scale is never smaller than 2^-9, its smallest positive value, so that a tiny block gives no division by zero.
@@ -26,7 +29,7 @@ its definition says, and encoding again gives the positive scale with the signs 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -123,7 +126,7 @@ def encode_onto(stored: Bundle, weight: torch.Tensor, rule: ScaleRule) -> Bundle
 def fake_quantize(weight: torch.Tensor, rule: ScaleRule, dtype: torch.dtype, scale_format: ScaleFormat = ScaleFormat.E4M3) -> torch.Tensor:
     """`decode(encode(weight))` without making the codes: [out, in] in `dtype`. NaN stays NaN, for the loss to show it."""
     _check(weight)
-    if weight.is_cuda and rule is not ScaleRule.FSHARP and scale_format is ScaleFormat.E4M3:
+    if weight.is_cuda and weight.dtype == torch.bfloat16 and rule is not ScaleRule.FSHARP and scale_format is ScaleFormat.E4M3:
         from stages.nvfp4.fused import fake_quantize_fused  # Triton comes with CUDA builds only
 
         return fake_quantize_fused(weight, rule, dtype)
@@ -179,50 +182,67 @@ def _search(blocks: torch.Tensor, amax: torch.Tensor, scale_format: ScaleFormat)
     # Columns as rows: sums over a block then run along memory. Signs do not matter to the error.
     magnitudes, amax = blocks.t().contiguous().abs_(), amax.view(-1)
     if scale_format is not ScaleFormat.E4M3:
-        return _smallest_error(magnitudes, _float_candidates(amax, scale_format))[:, None]
-    best = _smallest_error(magnitudes, _e4m3_candidates(amax))
-    # Rare in trained weights, so looked for by the largest and the first few values, and then alone.
-    first = (magnitudes[:4] * 1024).frac_().eq_(0).all(dim=0)
-    odd = (first & (amax <= 45 / 1024) & ((amax * 1024).frac_() == 0)).nonzero().view(-1)
+        return _smallest_error(magnitudes, _float_candidates(amax, scale_format), _float_error)[0][:, None]
+    best, error = _smallest_error(magnitudes, _e4m3_candidates(amax), _bf16_error)
+    odd = ((error > 0) & (amax <= 90 / 1024) & _whole(amax)).nonzero().view(-1)
+    odd = odd[_whole(magnitudes[:, odd]).all(dim=0)]
     if len(odd):
-        odd = odd[(magnitudes[:, odd] * 1024).frac_().eq_(0).all(dim=0)]
-        more = [_to_scale(amax[odd] / largest, scale_format) for largest in (1.5, 1.0, 0.5)]
-        best[odd] = _smallest_error(magnitudes[:, odd], [best[odd], *more])
+        more = [_to_scale(amax[odd] / largest, scale_format) for largest in (3.0, 2.0, 1.5, 1.0, 0.5)]
+        best[odd], _ = _smallest_error(magnitudes[:, odd], [best[odd], *more], _bf16_error)
     return best[:, None]
 
 
-def _smallest_error(magnitudes: torch.Tensor, candidates: Iterable[torch.Tensor]) -> torch.Tensor:
-    """For blocks [16, n] the scale [n] of the smallest squared error among candidates [n]; of equal ones the smallest."""
-    best_scale, best_error = torch.zeros(0), None
-    y, power = torch.empty_like(magnitudes), torch.empty_like(magnitudes)
+def _whole(x: torch.Tensor) -> torch.Tensor:
+    """Whether values are whole multiples of 2^-10."""
+    return (x * 1024).frac_() == 0
+
+
+def _smallest_error(
+    magnitudes: torch.Tensor, candidates: Iterable[torch.Tensor], measure: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """For blocks [16, n] the scale [n] of the smallest error among candidates [n], and the error; of equal ones the smallest scale."""
+    best = error = torch.zeros(0)
     for scale in candidates:
-        torch.div(magnitudes, scale, out=y)  # `round_e2m1` in place, without signs
-        torch.bitwise_and(y.view(torch.int32), 0x7F800000, out=power.view(torch.int32))
-        power.clamp_(1.0, 4.0).mul_(0.5 * _ROUNDER)
-        error = _sum16(y.add_(power).sub_(power).clamp_(max=6.0).mul_(scale).sub_(magnitudes).square_())
-        if best_error is None:
-            best_scale, best_error = scale, error
+        found = measure(magnitudes, scale)
+        if len(error) == 0:
+            best, error = scale, found
             continue
-        better = (error < best_error) | ((error == best_error) & (scale < best_scale))
-        best_scale = torch.where(better, scale, best_scale)
-        best_error = torch.minimum(error, best_error)
-    return best_scale
+        better = (found < error) | ((found == error) & (scale < best))
+        best, error = torch.where(better, scale, best), torch.minimum(found, error)
+    return best, error
 
 
-def _sum16(x: torch.Tensor) -> torch.Tensor:
-    """Sums [16, n] to [n], neighbours first: a fixed order, so that every device finds the same smallest error."""
+def _difference(magnitudes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """What float32 magnitudes [16, n] are off by: `round_e2m1` in place, without signs."""
+    y = magnitudes / scale
+    power = torch.bitwise_and(y.view(torch.int32), 0x7F800000).view(torch.float32)
+    power.clamp_(1.0, 4.0).mul_(0.5 * _ROUNDER)
+    return y.add_(power).sub_(power).clamp_(max=6.0).mul_(scale).sub_(magnitudes)
+
+
+def _float_error(magnitudes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return _sum_pairs(_difference(magnitudes, scale).square_())
+
+
+def _bf16_error(magnitudes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Every square and sum is rounded to BF16, but for the last sum, of even and odd columns."""
+    evens, odds = _sum_pairs(_difference(magnitudes, scale).bfloat16().square_().view(8, 2, -1)).float()
+    return evens + odds
+
+
+def _sum_pairs(x: torch.Tensor) -> torch.Tensor:
+    """Sums [2^k, ...] over the first axis, neighbours first: a fixed order, so that every device finds the same smallest error."""
     while len(x) > 1:
         x = x[0::2] + x[1::2]
     return x[0]
 
 
 def _e4m3_candidates(amax: torch.Tensor) -> Iterator[torch.Tensor]:
-    # Positive E4M3 bytes are ordered like their values: neighbours are one apart.
+    # Positive E4M3 bytes are ordered like their values: neighbours are one apart. Up to 7, they are multiples of the smallest.
     middle = _to_scale(amax / 6, ScaleFormat.E4M3).to(torch.float8_e4m3fn).view(torch.uint8).to(torch.int16)
-    for step in (-1, 0, 1, 2):
-        yield (middle + step).clamp(1, _E4M3_LAST).to(torch.uint8).view(torch.float8_e4m3fn).float()
-    for largest in (4, 3, 2):
-        yield _to_scale(amax / largest, ScaleFormat.E4M3)
+    for byte in (torch.where(middle <= 4, middle + 2, middle - 1), middle, middle + 1):
+        yield byte.clamp(1, _E4M3_LAST).to(torch.uint8).view(torch.float8_e4m3fn).float()
+    yield _to_scale(amax / 4, ScaleFormat.E4M3)
 
 
 def _float_candidates(amax: torch.Tensor, scale_format: ScaleFormat) -> Iterator[torch.Tensor]:

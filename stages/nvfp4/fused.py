@@ -1,20 +1,16 @@
-"""NVFP4 rounding as Triton kernels: what `stages.nvfp4.codec` computes, in one pass over the weight.
+"""NVFP4 rounding of BF16 weights as Triton kernels: what `stages.nvfp4.codec` computes, bit for bit, in one pass over the weight.
 
-The arithmetic gives the reference's bits (no contraction to fused multiply-add where that would round otherwise, errors summed
-neighbours first), and E4M3 scales are rounded with float32 arithmetic rather than a hardware type, which runs on every GPU.
+What bounds `search` is the number of instructions, so nearly all of them work on two values at once: a word holds two neighbours, as
+BF16 or as float16. One thread owns a block of 16, as two loads of four words: sums and maxima never leave it. What makes it exact, each
+checked for every BF16 value over every E4M3 scale in `tests/stages/test_codec.py`:
 
-What bounds `search` is the number of instructions. What keeps them few:
-- One thread owns a block of 16, as two loads of eight columns: sums and maxima never leave it.
-- A BF16 value over an E4M3 scale is either exactly halfway between two codes or at least 2^-8 of itself away from that. The product with
-  the reciprocal, less 3 * 2^-27, rounds as the true quotient does: checked for all 128 significands over all 8, in every range that
-  matters. float32 weights are divided.
-- Code times scale has six significant bits at most, so its difference from the value may be one fused operation.
+- Half precision is enough to find the nearest code. A BF16 value over an E4M3 scale is either exactly halfway between two codes or at
+  least 2^-8 of itself away from that. A product with the reciprocal, rounded upwards, is nearer than that. Halfway either code is off
+  by as much: for an error it does not matter which.
+- It does for the codes themselves: there the reciprocal has two float16 parts, and the quotient is the true one's nearest float16.
+- Code times scale has six significant bits at most, so what a value is off by is a BF16 value: one fused operation gives it.
 - Only amax/6 and its lower neighbour can saturate, except past 6 * 448, where all the other candidates are 448 as amax/6 is.
-- Of the seven candidates six can win. Twice a scale reaches no value that the scale itself does not, where no code exceeds 3: so amax/3
-  matters only as an odd multiple of 2^-9, and so does amax/2 unless E4M3 saturates. amax/4 is often one of amax/6's neighbours. In the
-  one range where none of the three falls away (amax above 26 * 2^-9, below 27), amax/6's lower neighbour loses to its second upper one.
-- Blocks of whole multiples of 2^-10, which have three candidates more, have an error that is a whole multiple of 2^-20, with every
-  scale: one test a block keeps the search for them out of the way.
+- E4M3 scales are rounded with float32 arithmetic rather than a hardware type, which runs on every GPU.
 """
 
 from __future__ import annotations
@@ -24,21 +20,15 @@ import triton
 import triton.language as tl
 
 from stages.contract import ScaleRule
+from stages.nvfp4.codec import BLOCK
 
-_BLOCKS = 128  # blocks of 16 in one program: one for each of the threads of 4 warps
+_BLOCKS = 128  # in one program: one for each of the threads of 4 warps
 
 
 @triton.jit
 def _power(x):
     """The power of two at or below |x|."""
     return (x.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _round_to(x, spacing):
-    """Nearest multiple of a power of two, ties to even."""
-    rounder = spacing * 12582912.0  # 1.5 * 2^23
-    return (x + rounder) - rounder
 
 
 @triton.jit
@@ -50,7 +40,8 @@ def _spacing(scale):
 @triton.jit
 def _e4m3(x):
     x = tl.minimum(tl.maximum(x, 0.001953125), 448.0)
-    return _round_to(x, _spacing(x))
+    rounder = _spacing(x) * 12582912.0  # 1.5 * 2^23: to the nearest multiple, ties to even
+    return (x + rounder) - rounder
 
 
 @triton.jit
@@ -66,23 +57,18 @@ def _above(scale):
 
 @triton.jit
 def _e4m3_byte(scale):
-    """The byte of an E4M3 value as int32."""
+    """The byte of an E4M3 value as int32; 127 for NaN."""
     bits = scale.to(tl.int32, bitcast=True)
-    return tl.where(scale < 0.015625, (scale * 512.0).to(tl.int32), (bits >> 20) - (120 << 3))
+    byte = tl.where(scale < 0.015625, (scale * 512.0).to(tl.int32), (bits >> 20) - (120 << 3))
+    return tl.where(scale == scale, byte, 127)
 
 
 @triton.jit
-def e4m3_value(byte):
+def _e4m3_value(byte):
     """The value of a positive E4M3 byte (int32)."""
     normal = ((byte + (120 << 3)) << 20).to(tl.float32, bitcast=True)
-    return tl.where(byte < 8, byte.to(tl.float32) * 0.001953125, normal)
-
-
-@triton.jit
-def reciprocal(scale):
-    """1 / scale for E4M3 values: the hardware's guess, improved once."""
-    guess = tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [scale], dtype=tl.float32, is_pure=True, pack=1)
-    return tl.fma(tl.fma(-scale, guess, 1.0), guess, guess)
+    value = tl.where(byte < 8, byte.to(tl.float32) * 0.001953125, normal)
+    return tl.where(byte == 127, float("nan"), value)
 
 
 @triton.jit
@@ -93,43 +79,166 @@ def _sixth(x):
 
 
 @triton.jit
-def _codes(a, scale, inverse, DIVIDE: tl.constexpr, CLAMP: tl.constexpr):
-    """E2M1 rounding of a / scale for magnitudes a [BLOCKS, 8 or 16]; `inverse` is 1 / scale. NaN stays.
+def _reciprocal(scale):
+    """1 / scale but for a unit in the last place."""
+    return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [scale], dtype=tl.float32, is_pure=True, pack=1)
 
-    CLAMP is needed where a / scale may round past 6.
-    """
-    if DIVIDE:
-        y = tl.minimum(tl.div_rn(a, scale[:, None]), 6.0, propagate_nan=tl.PropagateNan.ALL)
-        rounder = _power(tl.maximum(y, 1.0)) * 6291456.0  # half the power of two, times 1.5 * 2^23
-        return (y + rounder) - rounder
-    y = tl.fma(a, inverse[:, None], -2.2351741790771484e-08)
+
+@triton.jit
+def _float16_twice(x):
+    return tl.inline_asm_elementwise("cvt.rn.f16x2.f32 $0, $1, $1;", "=r,f", [x], dtype=tl.int32, is_pure=True, pack=1)
+
+
+@triton.jit
+def _bf16_twice(x):
+    return tl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $1, $1;", "=r,f", [x], dtype=tl.int32, is_pure=True, pack=1)
+
+
+@triton.jit
+def _word_max(a, b):
+    """Of two words of BF16, NaN before all."""
+    return tl.inline_asm_elementwise("max.NaN.bf16x2 $0, $1, $2;", "=r,r,r", [a, b], dtype=tl.int32, is_pure=True, pack=1)
+
+
+@triton.jit
+def _word_sum(a, b):
+    """Of two words of BF16, rounded once: the product with 1 is exact."""
+    return tl.inline_asm_elementwise(
+        "{ .reg .b32 one; mov.b32 one, 0x3f803f80; fma.rn.bf16x2 $0, $1, one, $2; }", "=r,r,r", [a, b],
+        dtype=tl.int32, is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _sizes(word):
+    """Two BF16 magnitudes as float16, exact where that matters; infinity past 65504."""
+    return tl.inline_asm_elementwise(
+        """{
+        .reg .b32 even, odd;
+        shl.b32 even, $1, 16;
+        and.b32 odd, $1, 0xffff0000;
+        cvt.rn.f16x2.f32 $0, odd, even;
+        }""",
+        "=r,r", [word], dtype=tl.int32, is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _quotient(size, inverse, CLAMP: tl.constexpr):
+    """Of two float16 magnitudes by one scale, near enough to find a nearest code. CLAMP is needed where it may round past 6."""
     if CLAMP:
-        y = tl.minimum(y, 6.0, propagate_nan=tl.PropagateNan.ALL)
-    # y plus 2^22 times itself is rounded to half y's power of two, and to 0.5 below 1.
-    grid = tl.maximum(y, 1.0)
-    return tl.fma(grid, -4194304.0, tl.fma(grid, 4194304.0, y))
+        return tl.inline_asm_elementwise(
+            "{ .reg .b32 six; mov.b32 six, 0x46004600; mul.rn.f16x2 $0, $1, $2; min.f16x2 $0, $0, six; }", "=&r,r,r", [size, inverse],
+            dtype=tl.int32, is_pure=True, pack=1,
+        )  # fmt: skip
+    return tl.inline_asm_elementwise("mul.rn.f16x2 $0, $1, $2;", "=r,r,r", [size, inverse], dtype=tl.int32, is_pure=True, pack=1)
 
 
 @triton.jit
-def _square_sum(x, DIVIDE: tl.constexpr, BLOCKS: tl.constexpr):
-    """Sum of squares of 8 columns, neighbours first. The square of what a BF16 value is off by is exact in float32 and needs no rounding
-    of its own, below 2^18 by counting bits and up to 2^30 in its effect (`tests/stages/test_codec.py`). Past that the last scales'
-    errors are the same but for rounding, and another of them may win than in the reference.
+def _squares(word, quotient, scale):
+    """Squares of what two BF16 magnitudes are off by.
+
+    2^9 times a value has half its power of two as the last bit: rounding to that is to the nearest code. A code's bits as float16, three
+    places down, are those of 2^-112 times the code as BF16; that cuts off zeros only.
+
+    Args:
+        scale: -2^112 times the scale, twice, as BF16.
     """
-    a, b = tl.split(tl.reshape(x, [BLOCKS, 4, 2]))
-    pairs = a * a + b * b if DIVIDE else tl.fma(b, b, a * a)
-    a, b = tl.split(tl.reshape(pairs, [BLOCKS, 2, 2]))
-    a, b = tl.split(tl.reshape(a + b, [BLOCKS, 1, 2]))
-    return tl.reshape(a + b, [BLOCKS])
+    return tl.inline_asm_elementwise(
+        """{
+        .reg .b32 step, code, c;
+        mov.b32 c, 0x3c003c00;
+        max.f16x2 step, $2, c;
+        mov.b32 c, 0x60006000;
+        fma.rn.f16x2 code, step, c, $2;
+        mov.b32 c, 0xe000e000;
+        fma.rn.f16x2 code, step, c, code;
+        shr.u32 code, code, 3;
+        fma.rn.bf16x2 code, code, $3, $1;
+        mov.b32 c, 0x80008000;
+        fma.rn.bf16x2 $0, code, code, c;
+        }""",
+        "=r,r,r,r", [word, quotient, scale], dtype=tl.int32, is_pure=True, pack=1,
+    )  # fmt: skip
 
 
 @triton.jit
-def _error(a, b, scale, DIVIDE: tl.constexpr, BLOCKS: tl.constexpr, CLAMP: tl.constexpr):
-    inverse = reciprocal(scale)
-    negative = tl.broadcast_to(-scale[:, None], [BLOCKS, 8])
-    first = tl.fma(_codes(a, scale, inverse, DIVIDE, CLAMP), negative, a)
-    second = tl.fma(_codes(b, scale, inverse, DIVIDE, CLAMP), negative, b)
-    return _square_sum(first, DIVIDE, BLOCKS) + _square_sum(second, DIVIDE, BLOCKS)
+def _values(word, size, scale):
+    """NVFP4 values of two BF16 values.
+
+    Args:
+        size: Their `_sizes`.
+        scale: float32, of the same shape but for axes of 1.
+    """
+    inverse = _reciprocal(scale)
+    high = _float16_twice(inverse)
+    low = _float16_twice(inverse - high.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32))
+    return tl.inline_asm_elementwise(
+        """{
+        .reg .b32 y, step, c;
+        mul.rn.f16x2 y, $2, $4;
+        fma.rn.f16x2 y, $2, $3, y;
+        mov.b32 c, 0x46004600;
+        min.f16x2 y, y, c;
+        mov.b32 c, 0x3c003c00;
+        max.f16x2 step, y, c;
+        mov.b32 c, 0x60006000;
+        fma.rn.f16x2 y, step, c, y;
+        mov.b32 c, 0xe000e000;
+        fma.rn.f16x2 y, step, c, y;
+        shr.u32 y, y, 3;
+        mov.b32 c, 0x80008000;
+        fma.rn.bf16x2 y, y, $5, c;
+        lop3.b32 $0, y, $1, c, 0xf8;
+        }""",
+        "=r,r,r,r,r,r", [word, size, high, low, _bf16_twice(scale * 5.192296858534828e33)], dtype=tl.int32, is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _off_grid(size):
+    """Zero for two float16 magnitudes below 1 that are whole multiples of 2^-10."""
+    return tl.inline_asm_elementwise(
+        """{
+        .reg .b32 one, sum;
+        mov.b32 one, 0x3c003c00;
+        add.rn.f16x2 sum, $1, one;
+        sub.rn.f16x2 sum, sum, one;
+        sub.rn.f16x2 $0, sum, $1;
+        }""",
+        "=r,r", [size], dtype=tl.int32, is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _halves(x, BLOCKS: tl.constexpr, WORDS: tl.constexpr):
+    """Even and odd words of [BLOCKS, WORDS]."""
+    return tl.split(tl.reshape(x, [BLOCKS, WORDS // 2, 2]))
+
+
+@triton.jit
+def _sum4(x, BLOCKS: tl.constexpr):
+    """Sum of four words, neighbours first."""
+    a, b = _halves(x, BLOCKS, 4)
+    a, b = _halves(_word_sum(a, b), BLOCKS, 2)
+    return _word_sum(tl.reshape(a, [BLOCKS]), tl.reshape(b, [BLOCKS]))
+
+
+@triton.jit
+def _evens_odds(word):
+    """The two BF16 values of a word as float32."""
+    return (word << 16).to(tl.float32, bitcast=True), (word & -65536).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _error(x, y, x_size, y_size, scale, BLOCKS: tl.constexpr, CLAMP: tl.constexpr):
+    """Error [BLOCKS] of blocks whose magnitudes are the words x and y, each [BLOCKS, 4]."""
+    inverse = _float16_twice(_reciprocal(scale) * 1.00035)[:, None]  # enough that to the nearest is upwards
+    scale = _bf16_twice(scale * -5.192296858534828e33)[:, None]
+    first = _squares(x, _quotient(x_size, inverse, CLAMP), scale)
+    second = _squares(y, _quotient(y_size, inverse, CLAMP), scale)
+    evens, odds = _evens_odds(_word_sum(_sum4(first, BLOCKS), _sum4(second, BLOCKS)))
+    return evens + odds
 
 
 @triton.jit
@@ -139,82 +248,73 @@ def _better(best, best_error, scale, error):
 
 
 @triton.jit
-def _whole(x):
-    """Whether float32 values below 2^22 are whole numbers."""
-    return (x + 12582912.0) - 12582912.0 == x
+def _is_zero(x, BLOCKS: tl.constexpr, WORDS: tl.constexpr):
+    """[BLOCKS] of words [BLOCKS, WORDS]: whether all are 0."""
+    return tl.max((x != 0).to(tl.int32), 1) == 0
 
 
 @triton.jit
-def _block_scale(a, b, SEARCH: tl.constexpr, DIVIDE: tl.constexpr, BLOCKS: tl.constexpr):
-    """Scales [BLOCKS] of blocks whose magnitudes are a and b, each [BLOCKS, 8] float32."""
-    amax = tl.maximum(tl.max(a, 1), tl.max(b, 1))
-    sixth = _sixth(amax)
-    plain = _e4m3(sixth)
+def _block_scale(x, y, x_size, y_size, SEARCH: tl.constexpr, BLOCKS: tl.constexpr):
+    """Scales [BLOCKS] of blocks whose magnitudes are the words x and y, each [BLOCKS, 4]. NaN for blocks with NaN."""
+    a, b = _halves(_word_max(x, y), BLOCKS, 4)
+    a, b = _halves(_word_max(a, b), BLOCKS, 2)
+    evens, odds = _evens_odds(tl.reshape(_word_max(a, b), [BLOCKS]))
+    amax = tl.maximum(evens, odds, propagate_nan=tl.PropagateNan.ALL)
+    plain = _e4m3(_sixth(amax))
     best = plain
     if SEARCH:
-        scale = _above(plain)
-        next_scale = _above(scale)
-        quarter, third, half = _e4m3(amax * 0.25), _e4m3(sixth * 2.0), _e4m3(amax * 0.5)
-        # Seven candidates, of which six can win; see the module.
-        new, odd_third, odd_half = quarter > next_scale, _whole(third * 256.0) == 0, _whole(half * 256.0) == 0
-        best = tl.where(new & odd_third & odd_half, half, _below(plain))
-        error = _error(a, b, best, DIVIDE, BLOCKS, True)
-        best, error = _better(best, error, plain, _error(a, b, plain, DIVIDE, BLOCKS, True))
+        above = _above(plain)
+        best = tl.where(plain <= 0.0078125, _above(above), _below(plain))
+        error = _error(x, y, x_size, y_size, best, BLOCKS, True)
+        best, error = _better(best, error, plain, _error(x, y, x_size, y_size, plain, BLOCKS, True))
         huge = amax > 2688.0
-        best, error = _better(best, error, scale, tl.where(huge, float("inf"), _error(a, b, scale, DIVIDE, BLOCKS, False)))
-        scale = next_scale
-        best, error = _better(best, error, scale, tl.where(huge, float("inf"), _error(a, b, scale, DIVIDE, BLOCKS, False)))
-        scale = tl.where(new, quarter, tl.where(odd_third, third, half))
-        best, error = _better(best, error, scale, tl.where(huge, float("inf"), _error(a, b, scale, DIVIDE, BLOCKS, False)))
-        scale = tl.where(new & odd_third, third, half)
-        best, error = _better(best, error, scale, tl.where(huge, float("inf"), _error(a, b, scale, DIVIDE, BLOCKS, False)))
-        rare = (amax <= 0.0439453125) & _whole(amax * 1024.0) & _whole(tl.minimum(error * 1048576.0, 4194303.0))
-        if tl.max(rare.to(tl.int32), 0) > 0:
-            rare = rare & (tl.min(_whole(a * 1024.0).to(tl.int32), 1) > 0) & (tl.min(_whole(b * 1024.0).to(tl.int32), 1) > 0)
-            for more in range(3):
-                scale = _e4m3(tl.div_rn(amax, 1.5 - 0.5 * more))
-                found = _error(a, b, scale, DIVIDE, BLOCKS, True)
-                best, error = _better(best, error, scale, tl.where(rare, found, float("inf")))
-    return best
+        best, error = _better(best, error, above, tl.where(huge, float("inf"), _error(x, y, x_size, y_size, above, BLOCKS, False)))
+        scale = _e4m3(amax * 0.25)
+        best, error = _better(best, error, scale, tl.where(huge, float("inf"), _error(x, y, x_size, y_size, scale, BLOCKS, False)))
+        few, _ = _halves(x_size, BLOCKS, 4)
+        odd = (error > 0) & (amax <= 0.087890625) & _is_zero(_off_grid(few), BLOCKS, 2)
+        if tl.max(odd.to(tl.int32), 0) > 0:
+            odd = odd & _is_zero(_off_grid(x_size) | _off_grid(y_size), BLOCKS, 4)
+            for more in range(5):
+                largest = tl.where(more < 2, 3.0 - more, 2.5 - 0.5 * more)  # 3, 2, 1.5, 1, 0.5
+                scale = _e4m3(tl.div_rn(amax, largest))
+                found = _error(x, y, x_size, y_size, scale, BLOCKS, True)
+                best, error = _better(best, error, scale, tl.where(odd, found, float("inf")))
+    return tl.where(amax == amax, best, amax)
 
 
 @triton.jit
-def signed(x, a, scale, inverse, DIVIDE: tl.constexpr):
-    value = _codes(a, scale, inverse, DIVIDE, True) * scale[:, None]
-    sign = x.to(tl.int32, bitcast=True) & -2147483648
-    return (value.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+def _store(out, at, words, inside):
+    """Writes words of BF16 at places in words: as they are, or value by value in another dtype."""
+    if out.dtype.element_ty == tl.int32:
+        tl.store(out + at, words, mask=inside)
+    else:
+        evens, odds = _evens_odds(words)
+        tl.store(out + 2 * at, evens.to(out.dtype.element_ty), mask=inside)
+        tl.store(out + 2 * at + 1, odds.to(out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def _round_kernel(
-    weight,
-    out,
-    scales,
-    blocks,
-    KNOWN: tl.constexpr,
-    KEEP: tl.constexpr,
-    SEARCH: tl.constexpr,
-    DIVIDE: tl.constexpr,
-    BLOCKS: tl.constexpr,
-):
+    weight, out, scales, blocks, KNOWN: tl.constexpr, KEEP: tl.constexpr, SEARCH: tl.constexpr, BLOCKS: tl.constexpr
+):  # fmt: skip
+    """`weight` and, if BF16, `out` are words."""
     row = tl.program_id(0) * BLOCKS + tl.arange(0, BLOCKS)
     inside = row < blocks
     if KNOWN:  # nothing to sum: whole rows, which load and store without gaps
-        scale = e4m3_value(tl.load(scales + row, mask=inside, other=8).to(tl.int32))
-        inverse = reciprocal(scale)
-        at = row.to(tl.int64)[:, None] * 16 + tl.arange(0, 16)[None, :]
-        x = tl.load(weight + at, mask=inside[:, None], other=0.0).to(tl.float32)
-        x = signed(x, tl.abs(x), scale, inverse, DIVIDE)
-        tl.store(out + at, x.to(out.dtype.element_ty), mask=inside[:, None])
+        scale = _e4m3_value(tl.load(scales + row[:, None], mask=inside[:, None], other=8).to(tl.int32))
+        at = row.to(tl.int64)[:, None] * 8 + tl.arange(0, 8)[None, :]
+        x = tl.load(weight + at, mask=inside[:, None], other=0)
+        _store(out, at, _values(x, _sizes(x & 0x7FFF7FFF), scale), inside[:, None])
         return
-    at = row.to(tl.int64)[:, None] * 16 + tl.arange(0, 8)[None, :]
-    x = tl.load(weight + at, mask=inside[:, None], other=0.0).to(tl.float32)
-    y = tl.load(weight + at + 8, mask=inside[:, None], other=0.0).to(tl.float32)
-    a, b = tl.abs(x), tl.abs(y)
-    scale = _block_scale(a, b, SEARCH, DIVIDE, BLOCKS)
-    inverse = reciprocal(scale)
-    tl.store(out + at, signed(x, a, scale, inverse, DIVIDE).to(out.dtype.element_ty), mask=inside[:, None])
-    tl.store(out + at + 8, signed(y, b, scale, inverse, DIVIDE).to(out.dtype.element_ty), mask=inside[:, None])
+    at = row.to(tl.int64)[:, None] * 8 + tl.arange(0, 4)[None, :]
+    x = tl.load(weight + at, mask=inside[:, None], other=0)
+    y = tl.load(weight + at + 4, mask=inside[:, None], other=0)
+    a, b = x & 0x7FFF7FFF, y & 0x7FFF7FFF
+    a_size, b_size = _sizes(a), _sizes(b)
+    scale = _block_scale(a, b, a_size, b_size, SEARCH, BLOCKS)
+    _store(out, at, _values(x, a_size, scale[:, None]), inside[:, None])
+    _store(out, at + 4, _values(y, b_size, scale[:, None]), inside[:, None])
     if KEEP:
         tl.store(scales + row, _e4m3_byte(scale).to(tl.uint8), mask=inside)
 
@@ -222,25 +322,24 @@ def _round_kernel(
 def round_into(
     weight: torch.Tensor, out: torch.Tensor, scales: torch.Tensor | None, *, rule: ScaleRule = ScaleRule.SEARCH, known: bool = False
 ) -> None:
-    """Writes the NVFP4 values of `weight` to `out`.
+    """Writes the NVFP4 values of `weight` to `out`. A block with NaN becomes NaN.
 
     Args:
-        weight: [out, in] contiguous, BF16 or float32, `in` a multiple of 16.
+        weight: BF16 [out, in] contiguous, `in` a multiple of 16.
         out: Of the same shape, any floating dtype.
         scales: uint8 [out * in / 16] E4M3 bytes: written, or with `known` read, which is as cheap as a copy. None keeps none.
         rule: `amax` or `search`.
         known: True if `scales` are those of this very weight.
     """
-    blocks = weight.numel() // 16
+    blocks = weight.numel() // BLOCK
     _round_kernel[(triton.cdiv(blocks, _BLOCKS),)](
-        weight,
-        out,
-        out if scales is None else scales,
+        weight.view(torch.int32),
+        out.view(torch.int32) if out.dtype == torch.bfloat16 else out,
+        weight if scales is None else scales,
         blocks,
         KNOWN=known,
         KEEP=scales is not None and not known,
         SEARCH=rule is ScaleRule.SEARCH,
-        DIVIDE=weight.dtype != torch.bfloat16,
         BLOCKS=_BLOCKS,
         num_warps=4,
         enable_fp_fusion=False,
@@ -248,7 +347,7 @@ def round_into(
 
 
 def fake_quantize_fused(weight: torch.Tensor, rule: ScaleRule, dtype: torch.dtype) -> torch.Tensor:
-    """`stages.nvfp4.codec.fake_quantize` with E4M3 scales, for CUDA tensors and the rules `amax` and `search`."""
+    """`stages.nvfp4.codec.fake_quantize` with E4M3 scales, for BF16 CUDA tensors and the rules `amax` and `search`."""
     weight = weight.detach().contiguous()
     out = torch.empty(weight.shape, dtype=dtype, device=weight.device)
     round_into(weight, out, None, rule=rule)

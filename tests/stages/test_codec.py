@@ -258,22 +258,50 @@ def test_the_search_takes_at_most_four_times_the_plain_encoder() -> None:
     assert best[ScaleRule.SEARCH] <= 4 * best[ScaleRule.AMAX]
 
 
-@pytest.mark.parametrize("powers", [(-20, -2), (-2, 11), (11, 18), (18, 30)])
-def test_squares_of_errors_need_no_rounding_of_their_own(powers: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the Triton search builds on: one multiply-add for the first sum of two squares chooses the same scales. Of BF16 blocks."""
-    generator = torch.Generator().manual_seed(powers[0])
-    n, (low, high) = 50_000, powers
-    top = torch.exp2(torch.rand(n, generator=generator) * (high - low) + low).bfloat16().float()
-    spread = torch.exp2(-torch.rand(n, 16, generator=generator) * torch.randint(0, 12, (n, 1), generator=generator))
-    blocks = (torch.randn(n, 16, generator=generator).clamp(-1, 1) * spread * top[:, None]).bfloat16().float()
-    blocks[torch.arange(n), torch.randint(0, 16, (n,), generator=generator)] = top
-    expected = encode(blocks, ScaleRule.SEARCH)
-    rest, added = codec._sum16, []
+@pytest.mark.parametrize("std", [0.002, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 1.0, 30.0])
+def test_few_candidates_compared_in_bf16_are_nearly_the_best_of_all_scales(std: float) -> None:
+    weight = _normal(std, 512).bfloat16().float()
+    magnitudes = weight.view(-1, 16).t().abs().contiguous()
+    every = torch.arange(1, 0x7F, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    _, best = codec._smallest_error(magnitudes, (scale.expand(magnitudes.shape[1]) for scale in every), codec._float_error)
+    _, exact = codec._smallest_error(magnitudes, codec._e4m3_candidates(magnitudes.amax(0)), codec._float_error)
+    found = (fake_quantize(weight, ScaleRule.SEARCH, torch.float32) - weight).square().sum()
+    assert found <= exact.sum() * (1 + 2e-5)
+    assert found.sqrt() <= best.sum().sqrt() * 1.025
 
-    def fused(squares: torch.Tensor) -> torch.Tensor:
-        added.append(len(squares))
-        errors = squares.double().sqrt().float().double()  # the root of a rounded square rounds to the number itself
-        return rest((errors[1::2] ** 2 + squares[0::2].double()).float())
 
-    monkeypatch.setattr(codec, "_sum16", fused)
-    assert torch.equal(encode(blocks, ScaleRule.SEARCH).scales, expected.scales) and set(added) == {16}
+SCALES = torch.arange(1, 0x7F, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+MAGNITUDES = torch.arange(0, 0x7F80, dtype=torch.int16).view(torch.bfloat16).float()[:, None]
+
+
+def _in_halves(quotient: torch.Tensor) -> torch.Tensor:
+    """Codes from float16 quotients, with the Triton kernel's operations."""
+    step = quotient.clamp(min=1) * 512
+    return ((quotient + step) - step).float()
+
+
+@pytest.mark.parametrize("last_place", [-1, 0, 1])
+def test_half_precision_finds_a_nearest_code(last_place: int) -> None:
+    """What the Triton search rests on, for every BF16 value over every scale, with a reciprocal that is off in its last place."""
+    inverse = (1 / SCALES).view(torch.int32).add(last_place).view(torch.float32)
+    quotient = MAGNITUDES.half() * (inverse * 1.00035).half()
+    expected = (round_e2m1(MAGNITUDES / SCALES) * SCALES - MAGNITUDES).abs()
+    off = _in_halves(quotient.clamp(max=6)) * SCALES - MAGNITUDES
+    assert torch.equal(off.abs(), expected)
+    within = MAGNITUDES / SCALES < 6.5  # where the kernel leaves the clamp out
+    assert torch.equal((_in_halves(quotient) * SCALES - MAGNITUDES).abs()[within], expected[within])
+    within = MAGNITUDES / SCALES < 13
+    assert torch.equal(off.bfloat16().float()[within], off[within]), "what a value is off by is a BF16 value"
+
+
+@pytest.mark.parametrize("last_place", [-1, 0, 1])
+def test_two_halves_of_a_reciprocal_find_the_code(last_place: int) -> None:
+    inverse = (1 / SCALES).view(torch.int32).add(last_place).view(torch.float32)
+    high = inverse.half()
+    low = (inverse - high.float()).half()
+    sizes = MAGNITUDES.half()
+    # float64 holds the product and the sum; only infinity times 0 would be wrong, and no low part that meets it is 0.
+    quotient = (sizes.double() * high.double() + (sizes * low).double()).half()
+    expected = round_e2m1(MAGNITUDES / SCALES)
+    met = (sizes.isfinite()).expand_as(expected) | (SCALES >= 416)
+    assert torch.equal(_in_halves(quotient.clamp(max=6))[met], expected[met])

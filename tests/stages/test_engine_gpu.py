@@ -235,7 +235,7 @@ def test_float32_is_not_rounded_to_tensor_core_formats() -> None:
     grad, x, weight = (torch.randn(96, n, device="cuda") for n in (64, 128, 128))
     out = torch.empty(64, 128, device="cuda")
     assert ops.weight_grad(grad, x, out) is None
-    _close(out, (grad.double().t() @ x.double()).float(), 1e-6)
-    _close(ops.linear(x, weight[:64].contiguous()), (x.double() @ weight[:64].double().t()).float(), 1e-6)
+    _close(out, (grad.double().t() @ x.double()).float().cpu(), 1e-6)
+    _close(ops.linear(x, weight[:64].contiguous()), (x.double() @ weight[:64].double().t()).float().cpu(), 1e-6)
     query, key, value = (torch.randn(96, n, 16, device="cuda") for n in (4, 2, 2))
     assert attention(query, key, value, 96).result.grad_fn is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -131,9 +132,9 @@ def test_a_second_turn_prefills_only_what_is_new(model: Qwen3, tokenizer: ChatTo
 
 
 def test_an_interrupted_answer_is_part_of_the_conversation(model: Qwen3, tokenizer: ChatTokenizer) -> None:
-    pieces: list[str] = []
+    asked = itertools.count()
     session = ChatSession(model, tokenizer, Decoding(max_tokens=9))
-    first = session.turn("你是誰", pieces.append, lambda: len(pieces) >= 2)
+    first = session.turn("你是誰", stop=lambda: next(asked) >= 3)
     assert first.finish is Finish.INTERRUPTED and 0 < len(first.token_ids) < 9
     second = session.turn("談談UFO")
     whole = [*tokenizer.prompt_ids("你是誰"), *first.token_ids, tokenizer.end_of_turn, *tokenizer.prompt_ids("談談UFO", first=False)]
