@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.nn import functional as F
 
@@ -15,9 +13,6 @@ Table = tuple[torch.Tensor, torch.Tensor]
 _PROGRAMS = 512  # of a backward that sums over tokens: more make the partial sums larger than they save
 _FEW = 256  # tokens: with more, the product that makes a weight's gradient waits for arithmetic, and cuBLAS is faster
 _TILE = (64, 128)
-_FEWER = 128  # tokens: the forward product's; one tile has them all
-_STEP = 64
-_PROCESSORS = 132  # programs that fill a large GPU
 
 
 def next_power(n: int) -> int:
@@ -171,45 +166,3 @@ def weight_grad(grad: torch.Tensor, x: torch.Tensor, out: torch.Tensor, more: in
         grad, x, out, sums, len(x), grad.stride(0), columns, ROWS=_TILE[0], COLUMNS=_TILE[1], STEP=32, num_warps=4
     )  # fmt: skip
     return sums
-
-
-def linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """x weight^T of x [n, columns] and weight [rows, columns]."""
-    rows, columns = weight.shape
-    tile = 128 if rows >= 128 * _PROCESSORS else 64
-    if not _small(x, weight, tile):
-        return F.linear(x, weight)
-    from stages.engine import kernels_product
-
-    out = x.new_empty(len(x), rows)
-    _launch(kernels_product, x, weight, out, tile, columns // _STEP)
-    return out
-
-
-def add_linear(residual: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """residual + x weight^T, for a product with few rows and many columns: those are shared out among programs."""
-    rows, columns = weight.shape
-    if not _small(x, weight, 64):
-        return residual + F.linear(x, weight)
-    from stages.engine import kernels_product
-
-    steps = columns // _STEP
-    each = -(-steps // max(1, round(_PROCESSORS / (rows // 64))))
-    splits = -(-steps // each)
-    partial = torch.empty(splits, len(x), rows, device=x.device)
-    _launch(kernels_product, x, weight, partial, 64, each)
-    out, n = torch.empty_like(residual), residual.numel()
-    kernels_product.add_up[(-(-n // 1024),)](partial, residual, out, splits, n, BLOCK=1024)
-    return out
-
-
-def _small(x: torch.Tensor, weight: torch.Tensor, tile: int) -> bool:
-    rows, columns = weight.shape
-    return fused(x) and len(x) <= _FEWER and rows % tile == 0 and columns % _STEP == 0 and x.dtype == weight.dtype != torch.float32
-
-
-def _launch(kernels: Any, x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, tile: int, steps: int) -> None:
-    rows, columns = weight.shape
-    kernels.linear[(rows // tile, -(-columns // (steps * _STEP)))](
-        x, weight, out, len(x), columns, rows, steps, TOKENS=64 if len(x) <= 64 else 128, ROWS=tile, STEP=_STEP, num_warps=4, num_stages=3
-    )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch.nn import functional as F
 
 from stages.contract import ScaleRule
 from stages.engine import ops
@@ -83,11 +84,11 @@ class Group:
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[n, in] to [n, sum of out]."""
-        return ops.linear(x, self._weight())
+        return F.linear(x, self._weight())
 
     def add_forward(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """`residual` [n, sum of out] + `forward`."""
-        return ops.add_linear(residual, x, self._weight())
+        return residual + F.linear(x, self._weight())
 
     def input_grad(self, grad: torch.Tensor) -> torch.Tensor:
         """Gradient of the input [n, in] from that of the output. Belongs before `learn`."""

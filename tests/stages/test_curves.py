@@ -37,11 +37,11 @@ def _losses(folder: Path, rounding: Rounding, states: OptimizerStateMode, device
 
 
 @pytest.mark.parametrize(
-    ("device", "steps", "least"),
-    [pytest.param("cpu", 30, 0.003, marks=pytest.mark.slow), pytest.param("cuda", 300, 0.1, marks=pytest.mark.gpu)],
+    ("device", "steps", "least", "times"),
+    [pytest.param("cpu", 30, 0.003, 3, marks=pytest.mark.slow), pytest.param("cuda", 300, 0.1, 5, marks=pytest.mark.gpu)],
 )
 def test_bf16_masters_with_stochastic_rounding_and_8_bit_states_learn_as_float32_does(
-    tmp_path: Path, device: str, steps: int, least: float
+    tmp_path: Path, device: str, steps: int, least: float, times: int
 ) -> None:
     exact = _losses(tmp_path / "exact", Rounding.FP32, OptimizerStateMode.FP32, device, steps)
     ours = _losses(tmp_path / "ours", Rounding.STOCHASTIC, OptimizerStateMode.INT8, device, steps)
@@ -50,4 +50,4 @@ def test_bf16_masters_with_stochastic_rounding_and_8_bit_states_learn_as_float32
     figures = f"last: exact {exact[-1]:.4f}, ours {ours[-1]:.4f}, nearest {nearest[-1]:.4f}; most off {off.max():.4f} and {lost.max():.4f}"
     sys.stderr.write(figures + "\n")
     assert off.max() < 0.02, figures
-    assert lost[-1] > least and lost[-1] > 5 * off[-1], figures  # rounding to nearest leaves it behind
+    assert lost[-1] > least and lost[-1] > times * off[-1], figures  # rounding to nearest leaves it behind

@@ -221,21 +221,10 @@ def test_losses_are_the_plain_paths(tied: bool) -> None:
     assert losses == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "rows", "columns"), [(1, 64, 128), (96, 2560, 9728), (128, 19456, 256), (65, 6144, 2560), (129, 64, 64), (9, 80, 48)]
-)
-def test_the_forward_product(tokens: int, rows: int, columns: int) -> None:
-    x, weight, residual = (torch.randn(*shape).bfloat16() for shape in ((tokens, columns), (rows, columns), (tokens, rows)))
-    expected = x.float() @ weight.float().t()
-    _close(ops.linear(x.cuda(), weight.cuda()), expected, 4e-3)
-    _close(ops.add_linear(residual.cuda(), x.cuda(), weight.cuda()), residual.float() + expected, 4e-3)
-
-
 def test_float32_is_not_rounded_to_tensor_core_formats() -> None:
-    grad, x, weight = (torch.randn(96, n, device="cuda") for n in (64, 128, 128))
+    grad, x = (torch.randn(96, n, device="cuda") for n in (64, 128))
     out = torch.empty(64, 128, device="cuda")
     assert ops.weight_grad(grad, x, out) is None
     _close(out, (grad.double().t() @ x.double()).float().cpu(), 1e-6)
-    _close(ops.linear(x, weight[:64].contiguous()), (x.double() @ weight[:64].double().t()).float().cpu(), 1e-6)
     query, key, value = (torch.randn(96, n, 16, device="cuda") for n in (4, 2, 2))
     assert attention(query, key, value, 96).result.grad_fn is not None
