@@ -126,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Measures; 0 if all ways gave the same answers, else 1."""
     options = _parser().parse_args(argv)
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("error")
     if options.threads:
         torch.set_num_threads(options.threads)
     config = read_config(options.model_dir / "config.json")

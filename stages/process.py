@@ -128,7 +128,7 @@ def pick_device(name: str) -> torch.device:
 def make_deterministic(threads: int) -> None:
     """Same inputs, same bytes: no algorithm whose sums depend on timing."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
+    torch.set_deterministic_debug_mode("error")  # `use_deterministic_algorithms` does the same and imports torch's whole compiler
     if threads:
         torch.set_num_threads(threads)
 

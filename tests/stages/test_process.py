@@ -1,12 +1,14 @@
-"""What every stage refuses and reports: paths outside of its folder, a disk that fills up while it writes."""
+"""What every stage refuses and reports: paths outside of its folder, a disk that fills up while it writes. What it does not load."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from stages.contract import WRITE_ROOT, ExitCode, ExternalRequest, StageResult
+from stages.contract import WRITE_ROOT, ExitCode, ExternalRequest, ProbeRequest, StageResult
 from stages.contract.serial import dump, load_file
 from stages.process import WRITTEN_KEYS, outside_faults
 from stages.train import main
@@ -45,3 +47,18 @@ def test_a_disk_that_fills_up_during_the_export_leaves_the_old_state(tiny: TinyM
     assert (done.returncode, result.exit_code) == (ExitCode.NO_SPACE, ExitCode.NO_SPACE)
     assert "free some space" in result.error
     assert not [path for path in tmp_path.iterdir() if ".dat" in path.name], "no weight, and no half of one"
+
+
+def test_a_stage_leaves_torchs_compiler_alone(tiny: TinyModel, tmp_path: Path) -> None:
+    """It takes longer to import than a small stage takes to run."""
+    probes, request = tmp_path / "probes.tsv", _request(tiny, tmp_path, steps=1)
+    probes.write_text("kind\tgroup\tsplit\tprompt\texpect\tforbid\nhealth\tx\ttrain\t你好\t=x\t\n", encoding="utf-8")
+    answers = ProbeRequest(
+        str(tiny.folder), str(tiny.weight), [str(probes)], str(tmp_path / "a"), str(tmp_path / "e"), str(tmp_path / "r"), device="cpu"
+    )  # fmt: skip
+    for module, what in (("train", request), ("probe", answers)):
+        (tmp_path / module).write_text(dump(what), encoding="utf-8")
+        seen = "100 * ('torch._dynamo' in sys.modules)"
+        code = f"import sys; from stages.{module} import main; code = main(sys.argv[1:]); sys.exit(code or {seen})"
+        done = subprocess.run([sys.executable, "-c", code, str(tmp_path / module)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (module, done.returncode, done.stderr)
