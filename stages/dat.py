@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -164,10 +165,10 @@ class DatFile:
         return out
 
     def pieces(self, name: str, size: int = 1 << 22) -> Iterator[memoryview]:
-        """The payload of `name` in pieces of one buffer, each valid until the next is asked for. Memory: `size` bytes."""
+        """The payload of `name` in pieces of two buffers, each valid until the next but one is asked for. Memory: 2 × `size` bytes."""
         entry = self.entries[name]
-        buffer = memoryview(bytearray(min(size, entry.nbytes)))
-        for start in range(0, entry.nbytes, size):
+        buffers = cycle(memoryview(bytearray(min(size, entry.nbytes))) for _ in range(2 if entry.nbytes > size else 1))
+        for start, buffer in zip(range(0, entry.nbytes, size), buffers, strict=False):
             piece = buffer[: min(size, entry.nbytes - start)]
             self._read(piece, entry.offset + start, name)
             yield piece
@@ -274,7 +275,7 @@ def _read_entry(cursor: _Cursor, name: str) -> Entry:
 
 
 Payload = Callable[[], Iterable[Buffer]]
-"""Gives an entry's payload in pieces, when its turn comes."""
+"""Gives an entry's payload in pieces, when its turn comes. A piece stays as it is until the next but one is asked for."""
 
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
@@ -301,7 +302,7 @@ def write_dat(path: Path, items: Iterable[tuple[Spec, Payload]]) -> Written:
 
     Args:
         path: Must not exist.
-        items: Entries in order. Memory is bounded by the largest piece that a payload gives.
+        items: Entries in order. Memory is bounded by the two largest pieces that a payload gives.
 
     Raises:
         OutputExistsError, NoSpaceError: see `stages.files.new_file`.

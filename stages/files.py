@@ -7,7 +7,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -51,32 +51,36 @@ class HashingWriter:
     """Writes to a binary file and keeps the SHA-256 and the count of what was written.
 
     Args:
-        beside: Hashes large pieces while they are written; neither holds the interpreter meanwhile.
+        beside: Hashes large pieces while they are written and the next ones are made; neither holds the interpreter meanwhile.
     """
 
     def __init__(self, file: BinaryIO, beside: ThreadPoolExecutor) -> None:
         self._file, self._beside = file, beside
         self._sha256 = hashlib.sha256()
+        self._hashing: Future[None] | None = None
         self.nbytes = 0
 
     def write(self, data: Buffer) -> None:
-        """Writes all of `data`, a contiguous buffer."""
+        """Writes all of `data`, a contiguous buffer that must stay as it is until the next call returns."""
+        self._wait()
         size = memoryview(data).nbytes
         if size < _LARGE:
             self._sha256.update(data)
-            self._file.write(data)
         else:
-            hashing = self._beside.submit(self._sha256.update, data)
-            try:
-                self._file.write(data)
-            finally:
-                hashing.result()
+            self._hashing = self._beside.submit(self._sha256.update, data)
+        self._file.write(data)
         self.nbytes += size
 
     @property
     def sha256(self) -> str:
         """Hex digest of everything written so far."""
+        self._wait()
         return self._sha256.hexdigest()
+
+    def _wait(self) -> None:
+        if self._hashing is not None:
+            self._hashing.result()
+            self._hashing = None
 
 
 @contextmanager

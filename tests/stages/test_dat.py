@@ -7,15 +7,20 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stages import files
 from stages.dat import TORCH_DTYPES, DatError, DatFile, ElemType, Spec, leb128, rewrite, tensor_bytes, write_dat
-from stages.files import OutputExistsError
+from stages.files import OutputExistsError, sha256_of
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -225,6 +230,23 @@ def test_large_payloads_read_by_several_threads_are_whole(path: Path, size: int)
     with DatFile(path) as dat:
         assert torch.equal(dat.tensor("a"), values)
         assert b"".join(bytes(piece) for piece in dat.pieces("a", 1 << 20)) == bytes(tensor_bytes(values))
+
+
+class _LateHashes(ThreadPoolExecutor):
+    """Does nothing until its result is asked for: as late as a thread may be."""
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **_: Any) -> Any:
+        return SimpleNamespace(result=lambda: work(*arguments))
+
+
+def test_a_piece_stays_until_its_hash_is_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = torch.randint(0, 256, (13 << 20,), generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+    items = [(Spec(name, ElemType.UINT8, (len(values),)), lambda: [tensor_bytes(values)]) for name in "ab"]
+    write_dat(path, items)  # type: ignore[arg-type]
+    monkeypatch.setattr(files, "ThreadPoolExecutor", _LateHashes)
+    with DatFile(path) as dat:
+        written = rewrite(dat, path.with_name("again.dat"), {})
+    assert written.sha256 == sha256_of(path) == sha256_of(path.with_name("again.dat"))
 
 
 @pytest.mark.fault("a weight file shrinks while it is read", how="cut by another program")
