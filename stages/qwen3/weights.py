@@ -6,7 +6,8 @@ in the forward pass, which is what training does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -224,10 +225,22 @@ class _Pair:
         return map(tensor_bytes, found or (bundle.scales for bundle in self._encoded()))
 
     def _encoded(self) -> Iterator[Bundle]:
-        for piece in row_slices(*self.master.shape):
-            stored = read_bundle(self.source, self.name, piece)
-            device = self.master.device
+        device, pieces = self.master.device, list(row_slices(*self.master.shape))
+        for piece, stored in zip(pieces, _read_ahead(partial(read_bundle, self.source, self.name), pieces), strict=True):
             yield encode_onto(Bundle(stored.codes.to(device), stored.scales.to(device)), self.master[piece], self.rule)
+
+
+def _read_ahead(read: Callable[[slice], Bundle], pieces: list[slice]) -> Iterator[Bundle]:
+    """Reads each piece while the one before it is worked on."""
+    with ThreadPoolExecutor(1) as beside:
+        before: Future[Bundle] | None = None
+        for piece in pieces:
+            reading = beside.submit(read, piece)
+            if before is not None:
+                yield before.result()
+            before = reading
+        if before is not None:
+            yield before.result()
 
 
 def _plain(source: DatFile, name: str, master: torch.Tensor) -> Iterator[memoryview]:
