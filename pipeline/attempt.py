@@ -25,6 +25,9 @@ from pipeline.settings import Settings, StageKind, StageSettings
 from pipeline.words import Attempt, AttemptEnd, Change, Outcome, StartFrom, Verdict
 from stages.contract import Answer, ExitCode
 
+_MADE_ANEW = (Outcome.BROKEN, Outcome.OVER_LIMIT, Outcome.MEASURED)
+"""What no later run takes from the ledger."""
+
 
 class Interrupted(RuntimeError):
     """The user asked to stop. What is unfinished is closed as interrupted, and run again by the same command."""
@@ -100,7 +103,7 @@ def prepare(bench: Bench, index: int, number: int, start: Start) -> Attempt:
 def find_finished(bench: Bench, stage: StageSettings, attempt: Attempt, model: Model) -> Done | None:
     """The same attempt of an earlier run, if it was judged by the same measure and, having passed, its weight is still there."""
     hit = bench.ledger.find_finished(attempt.content_key) if bench.settings.reuse else None
-    if hit is None or hit[1].verdict is None or hit[1].outcome in (Outcome.BROKEN, Outcome.OVER_LIMIT):
+    if hit is None or hit[1].verdict is None or hit[1].outcome in _MADE_ANEW:
         return None
     old, end = hit
     record = bench.root / old.folder / files.JUDGING_NAME
@@ -146,8 +149,8 @@ def carry_out(bench: Bench, index: int, attempt: Attempt, model: Model, base: Se
         saved_states.drop(bench.ledger, attempt, bench.root)
     if trained.exit_code != ExitCode.OK:
         write_trace()
-    elif stage.kind is StageKind.INIT:
-        verdict = Verdict(Outcome.PASSED)
+    elif stage.kind is StageKind.INIT or (attempt.recipe.get("stop_after") and not made.sha256):
+        verdict = Verdict(Outcome.PASSED if made.sha256 else Outcome.MEASURED)
         write_trace()
     else:
         bench.progress.begin(f"{title} · probes", None)

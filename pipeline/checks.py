@@ -51,6 +51,10 @@ def _names(settings: Settings) -> list[str]:
     for stage in settings.stages[1:]:
         if stage.kind is StageKind.INIT:
             faults.append(f"stages.{stage.name}.kind: init: only the first stage can make a model from nothing")
+    for stage in settings.stages[:-1]:
+        if phase := stage.recipe.get("stop_after"):
+            remedy = f"set it in {settings.stages[-1].name} only: a stage that stops early leaves no weight for the next"
+            faults.append(f"stages.{stage.name}.stop_after: {phase}: {remedy}")
     return faults
 
 

@@ -21,6 +21,7 @@ OUTCOME_WORDS = {
     Outcome.COLLAPSED: "collapsed(崩壞)",
     Outcome.OVER_LIMIT: "over_limit(超過上限)",
     Outcome.BROKEN: "broken(沒有可用的權重)",
+    Outcome.MEASURED: "measured(只量測,不產生權重)",
 }
 _NEXT = {
     Outcome.PASSED: "採用這個權重,進入下一個 stage(若還有)。",
@@ -28,6 +29,7 @@ _NEXT = {
     Outcome.COLLAPSED: "權重不採用;由 ladder 調整設定後從 base 權重(或設定的起點)再試。",
     Outcome.OVER_LIMIT: "沒有可用的權重;由 ladder 降低記憶體或時間的需求後再試。",
     Outcome.BROKEN: "沒有可用的權重;原因如上,修正後重跑同一個指令。",
+    Outcome.MEASURED: "依 stop_after 停在指定的階段;看 trace.json 的記憶體與秒數。",
 }
 _START = {StartFrom.BASE: "base 權重", StartFrom.INPUT: "前一個 stage 的權重"}
 

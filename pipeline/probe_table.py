@@ -23,6 +23,7 @@ _OUTCOMES = {
     Outcome.COLLAPSED: ("崩潰", "bold red"),
     Outcome.OVER_LIMIT: ("超過限制", "bold red"),
     Outcome.BROKEN: ("損壞", "bold red"),
+    Outcome.MEASURED: ("只量測", "bold green"),
 }
 _UFO = "ufo"
 _SECTIONS = {

@@ -104,6 +104,8 @@ class Runner:
                     who = "stopped by the user" if self._bench.stop.asked else "killed from outside"
                     raise Interrupted(f"{who} while the base weight was asked 中斷") from error
                 return self._failed(Outcome.BROKEN, str(error), error.ended.exit_code)
+            if last.end.outcome is Outcome.MEASURED:  # no stage comes after it
+                return RunResult(RunEnd(Outcome.MEASURED, summary=summary.lines(self._done)), ExitCode.OK, tuple(self._done))
             if last.model is None:
                 return self._failed(last.end.outcome, self._why, last.end.exit_code)
             self._bench.progress.say(f"stage {stage.name}: passed → {last.model.weight}")
@@ -125,7 +127,7 @@ class Runner:
         while True:
             done = self._attempt(index, len(tried) + 1, start)
             self._done.append(done)
-            if done.model is not None:
+            if done.model is not None or done.end.outcome is Outcome.MEASURED:
                 return done
             self._say_failed(done)
             if done.end.exit_code in NO_RETRY:
@@ -156,7 +158,7 @@ class Runner:
     def _base_answers(self, stage: StageSettings) -> Sequence[Answer] | None:
         """The base weight's answers, before the first training that needs them: a bad base weight shows itself here."""
         bench = self._bench
-        if stage.kind is StageKind.INIT or not self._base.weight:
+        if stage.kind is StageKind.INIT or not self._base.weight or stage.recipe.get("stop_after"):
             return None
         bench.progress.begin("base weight · probes")
         folder = f"{bench.settings.artifacts}/runs/{bench.run_id}/base-{stage.name}"

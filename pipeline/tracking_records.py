@@ -178,7 +178,7 @@ def _end(key: str, outcome: Outcome | None, utc: str) -> Record:
 
 def status(outcome: Outcome | None) -> str:
     """MLflow's word for an outcome; without one the run was interrupted."""
-    return "KILLED" if outcome is None else "FINISHED" if outcome is Outcome.PASSED else "FAILED"
+    return "KILLED" if outcome is None else "FINISHED" if outcome in (Outcome.PASSED, Outcome.MEASURED) else "FAILED"
 
 
 def _text(key: str, path: str, text: str) -> Record:

@@ -19,6 +19,8 @@ class Outcome(StrEnum):
     """Memory or time passed the guard's limit."""
     BROKEN = "broken"
     """No usable weight: bad input, non-finite loss, a crash, unreadable answers."""
+    MEASURED = "measured"
+    """No weight was wanted: `stop_after` ended the stage at the phase that it names."""
 
 
 class StartFrom(StrEnum):

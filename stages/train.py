@@ -49,8 +49,6 @@ def train(request: TrainRequest) -> StageResult:
 def _train(request: TrainRequest, device: torch.device, reporter: Reporter, clock: dict[str, float]) -> StageResult:
     stop = StopFlag()
     reporter.phase(Phase.START)
-    if request.stop_after and request.stop_after not in list(Phase):
-        raise StageError(ExitCode.BAD_INPUT, f"stop_after: {request.stop_after!r}: none of {', '.join(Phase)}")
     output = Path(request.output_weight)
     require_new(output)
     config = read_config(Path(request.model_dir) / "config.json")
@@ -75,7 +73,7 @@ def _train(request: TrainRequest, device: torch.device, reporter: Reporter, cloc
         figures = trained.figures | _counts(model, names, layout)
         if device.type == "cuda":
             figures["peak_allocated_mib"] = torch.cuda.max_memory_allocated(device) / 2**20
-        if request.stop_after:
+        if request.stop_after and request.stop_after != Phase.EXPORTED:
             return StageResult(0, steps=trained.steps, figures=figures, notes=reporter.notes, versions=versions())
         parameters = dict(model.named_parameters())
         written = export(dat, layout, {n: parameters[n].detach() for n in names}, request.scale_rule, output)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from stages.contract.command import template_faults
+from stages.contract.events import Phase
 from stages.contract.offload import offload_faults
 
 WRITE_ROOT = "STAGES_WRITE_ROOT"
@@ -210,6 +211,8 @@ class TrainRequest:
                 faults.append(f"lr_groups.{name}: {factor}: must be a finite factor, 0 or more")
         if self.warmup_steps > self.steps > 0:
             faults.append(f"warmup_steps: {self.warmup_steps}: more than steps ({self.steps}); the full rate is never reached")
+        if self.stop_after and self.stop_after not in list(Phase):
+            faults.append(f"stop_after: {self.stop_after}: none of {', '.join(Phase)}")
         if self.checkpoint_every > 0 and not self.checkpoints:
             faults.append(f"checkpoint_every: {self.checkpoint_every}: needs checkpoints: name a folder for the saved states")
         if self.output_weight == self.input_weight:

@@ -21,8 +21,8 @@ Update = Callable[[str, torch.Tensor, torch.Tensor, int, torch.Tensor | None], N
 class Rounded:
     """One master and the scales of its NVFP4 rounding, which are searched for once a step.
 
-    The masters are read again for the backward pass: with known scales that costs no more than decoding stored codes would in time, and
-    a byte for 16 weights instead of nine in memory.
+    The masters are read again for the backward pass: with known scales that takes as long as a copy, and a byte for 16 weights in memory
+    where stored codes would take nine.
 
     Args:
         master: [out, in].

@@ -16,6 +16,7 @@ import pytest
 from pipeline.compose import ROOT
 from pipeline.runner import RunResult
 from pipeline.session import SessionError, run
+from pipeline.settings import SettingsError
 from pipeline.words import Outcome, StartFrom
 from stages.contract import ExitCode
 from tests.pipeline.project import COMMANDS, project, settings_of
@@ -100,6 +101,20 @@ def test_crash_ends_the_run_with_what_was_tried(project: Path, capsys: pytest.Ca
     assert result.done[0].end.exit_code == 128 + signal.SIGABRT
     assert "no rung" in result.end.summary[-1]
     assert result.end.resume_command == "python -m pipeline +experiment=test"
+
+
+def test_a_stage_that_stops_early_is_a_measurement(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stages = {"A": stage("two", probes=NO_IDENTITY), "G": stage(stop_after="backward_done")}
+    for _ in range(2):
+        result = go(project, stages)
+        assert (result.exit_code, result.end.outcome, result.end.resume_command) == (0, Outcome.MEASURED, "")
+        assert [done.end.outcome.value for done in result.done] == ["passed", "measured"]
+        assert [done.reused for done in result.done][1] is False, "a measurement is made anew"
+        folder = project / result.done[1].attempt.folder
+        assert (folder / "trace.json").is_file() and not (folder / "answers.jsonl").exists()
+    assert len(weights(project)) == 1 and "measured" in (project / "DevLog.md").read_text(encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"stages\.A\.stop_after: start: set it in G only"):
+        go(project, {"A": stage(stop_after="start"), "G": stage()})
 
 
 @pytest.mark.fault("the loss is NaN", how="step 2")

@@ -194,6 +194,8 @@ def test_stop_after_a_phase_exports_nothing(tiny: TinyModel, tmp_path: Path) -> 
     result = _train(request)
     assert result.exit_code == 0 and not Path(request.output_weight).exists()
     assert _events(request, "phase")[-1]["phase"] == "backward_done"
+    request = _request(tiny, tmp_path / "whole", stop_after="exported")
+    assert _train(request).exit_code == 0 and Path(request.output_weight).exists(), "the last phase is the whole stage"
 
 
 @pytest.mark.fault("SIGTERM to the stage", how="during its steps")
@@ -219,7 +221,6 @@ def test_sigterm_stops_after_the_step_and_exports_nothing(tiny: TinyModel, tmp_p
         ({"seq_len": 12}, "tokens, seq_len is 12"),
         ({"train_last_layers": 9}, "the model has 2 layers"),
         ({"device": "cuda:7"}, "CUDA device"),
-        ({"stop_after": "never"}, "none of start"),
     ],
 )
 def test_bad_input_is_named_before_training(tiny: TinyModel, tmp_path: Path, changes: dict[str, Any], says: str) -> None:
@@ -237,11 +238,11 @@ def test_an_output_that_exists_is_kept(tiny: TinyModel, tmp_path: Path) -> None:
 
 
 def test_impossible_numbers_are_all_named(tiny: TinyModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    request = _request(tiny, tmp_path, lr=float("nan"), batch_size=0, beta1=1.0, warmup_steps=9)
+    request = _request(tiny, tmp_path, lr=float("nan"), batch_size=0, beta1=1.0, warmup_steps=9, stop_after="never")
     (tmp_path / "request.json").write_text(dump(request).replace("NaN", "-1.0"), encoding="utf-8")
     assert train_main([str(tmp_path / "request.json")]) == ExitCode.BAD_INPUT
     said = capsys.readouterr().err
-    assert all(key in said for key in ("lr: -1.0", "batch_size: 0", "beta1: 1.0", "warmup_steps: 9"))
+    assert all(key in said for key in ("lr: -1.0", "batch_size: 0", "beta1: 1.0", "warmup_steps: 9", "stop_after: never: none of start"))
 
 
 def test_bad_rows_are_all_listed(tiny: TinyModel, tmp_path: Path) -> None:
