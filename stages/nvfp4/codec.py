@@ -16,7 +16,7 @@ Rules for the scale of a block (`stages.contract.ScaleRule`):
   1.5, 1 and 0.5. Thus decode(encode(decode(b))) == decode(b) for all bytes b but NaN scales. Float scales, of which there are no few
   neighbours, try amax over 6, 4, 3, 2, 1.5, 1 and 0.5.
   Errors under E4M3 scales are compared in BF16 (`_bf16_error`), two for the price of one on a GPU: there choosing costs arithmetic,
-  not memory. What the values come to be is the same as with errors in float32, within a millionth of the error.
+  not memory. What the rounded values are off by is the same as with errors in float32, within a hundred-thousandth.
 - `fsharp`: max(amax/6, 1e-6) in float32 and the first nearest of the 16 values, as the user's F# fallback defines it. Stored in a
   narrower format the scale is rounded first, and the codes are the nearest under the scale that is stored.
 An E4M3 scale is never smaller than 2^-9, its smallest positive value, so that a tiny block gives no division by zero.
