@@ -149,8 +149,8 @@ def carry_out(bench: Bench, index: int, attempt: Attempt, model: Model, base: Se
         saved_states.drop(bench.ledger, attempt, bench.root)
     if trained.exit_code != ExitCode.OK:
         write_trace()
-    elif stage.kind is StageKind.INIT or (attempt.recipe.get("stop_after") and not made.sha256):
-        verdict = Verdict(Outcome.PASSED if made.sha256 else Outcome.MEASURED)
+    elif stage.kind is StageKind.INIT or stage.measures:
+        verdict = Verdict(Outcome.MEASURED if stage.measures else Outcome.PASSED)
         write_trace()
     else:
         bench.progress.begin(f"{title} · probes", None)

@@ -52,9 +52,9 @@ def _names(settings: Settings) -> list[str]:
         if stage.kind is StageKind.INIT:
             faults.append(f"stages.{stage.name}.kind: init: only the first stage can make a model from nothing")
     for stage in settings.stages[:-1]:
-        if phase := stage.recipe.get("stop_after"):
+        if stage.measures:
             remedy = f"set it in {settings.stages[-1].name} only: a stage that stops early leaves no weight for the next"
-            faults.append(f"stages.{stage.name}.stop_after: {phase}: {remedy}")
+            faults.append(f"stages.{stage.name}.stop_after: {stage.recipe['stop_after']}: {remedy}")
     return faults
 
 

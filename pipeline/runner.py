@@ -158,7 +158,7 @@ class Runner:
     def _base_answers(self, stage: StageSettings) -> Sequence[Answer] | None:
         """The base weight's answers, before the first training that needs them: a bad base weight shows itself here."""
         bench = self._bench
-        if stage.kind is StageKind.INIT or not self._base.weight or stage.recipe.get("stop_after"):
+        if stage.kind is StageKind.INIT or not self._base.weight or stage.measures:
             return None
         bench.progress.begin("base weight · probes")
         folder = f"{bench.settings.artifacts}/runs/{bench.run_id}/base-{stage.name}"

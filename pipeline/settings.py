@@ -11,7 +11,7 @@ from pipeline.judge import Thresholds
 from pipeline.ladder import LadderSettings
 from pipeline.tracking import TrackingSettings
 from pipeline.trainer import TrainerSettings
-from stages.contract import DataSource, Template, TrainRequest
+from stages.contract import DataSource, Phase, Template, TrainRequest
 
 PATH_KEYS = ("model_dir", "input_weight", "output_weight", "events", "result", "checkpoints", "resume")
 """Keys of a `TrainRequest` that belong to one attempt and are no recipe."""
@@ -84,6 +84,11 @@ class StageSettings:
     def data(self) -> list[DataSource]:
         """The recipe's data files."""
         return [DataSource(**source) for source in self.recipe["data"]]
+
+    @property
+    def measures(self) -> bool:
+        """Whether `stop_after` ends it before there is a weight. The user's own trainer does not know of it."""
+        return not self.trainer.external and self.recipe.get("stop_after", "") not in ("", Phase.EXPORTED)
 
 
 @dataclass(frozen=True)

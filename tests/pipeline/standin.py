@@ -70,7 +70,7 @@ def train(request: TrainRequest) -> StageResult:
             return StageResult(int(ExitCode.INTERRUPTED), error="interrupted after its step", steps=step)
     weight["collapsed"] = weight["collapsed"] or request.lr >= 0.01
     weight["identity"] = weight["identity"] or request.steps >= 10
-    if request.stop_after:
+    if request.stop_after not in ("", Phase.EXPORTED):
         return StageResult(0, steps=1, figures={"loss": 1.0})
     weight["history"].append([request.lr, request.steps, request.seed, sorted(prompts)])
     digest = write_new(request.output_weight, json.dumps(weight))

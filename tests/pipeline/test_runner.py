@@ -103,7 +103,7 @@ def test_crash_ends_the_run_with_what_was_tried(project: Path, capsys: pytest.Ca
     assert result.end.resume_command == "python -m pipeline +experiment=test"
 
 
-def test_a_stage_that_stops_early_is_a_measurement(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stage_that_stops_early_is_a_measurement(project: Path) -> None:
     stages = {"A": stage("two", probes=NO_IDENTITY), "G": stage(stop_after="backward_done")}
     for _ in range(2):
         result = go(project, stages)
@@ -115,6 +115,8 @@ def test_a_stage_that_stops_early_is_a_measurement(project: Path, capsys: pytest
     assert len(weights(project)) == 1 and "measured" in (project / "DevLog.md").read_text(encoding="utf-8")
     with pytest.raises(SettingsError, match=r"stages\.A\.stop_after: start: set it in G only"):
         go(project, {"A": stage(stop_after="start"), "G": stage()})
+    whole = go(project, {"G": stage(stop_after="exported")})
+    assert whole.end.outcome is Outcome.PASSED and "ability_ratio" in whole.done[0].end.verdict.figures, "judged as any, against the base"
 
 
 @pytest.mark.fault("the loss is NaN", how="step 2")
