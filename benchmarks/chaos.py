@@ -1,11 +1,13 @@
-"""Kills a run's processes with SIGKILL at random moments, starts the same command again until it ends, and checks what is left.
+"""Kills a run's processes with SIGKILL at random moments, starts the same command again until it ends, and
+checks what is left.
 
     python benchmarks/chaos.py --trials 100 --seed 0 [--workers 2] [--json FILE]        (make chaos)
 
-Each trial is a project of its own: the sources, the settings and the base weight in a temporary folder, the smoke experiment with few
-probes, MLflow on. In a trial 1 to 4 processes are killed, each a kill point: the control process, the guard, the keeper or the stage
-(training or probing), at a random moment of the run's usual length. Then the command runs undisturbed to its end. A trial depends on
-its own number alone, so `--trials 50 --seed 0` and `--trials 50 --seed 50` are the two halves of `--trials 100 --seed 0`.
+Each trial is a project of its own: the sources, the settings and the base weight in a temporary folder, the
+smoke experiment with few probes, MLflow on. In a trial 1 to 4 processes are killed, each a kill point: the
+control process, the guard, the supervisor or the stage (training or probing), at a random moment of the run's
+usual length. Then the command runs undisturbed to its end. A trial depends on its own number alone, so
+`--trials 50 --seed 0` and `--trials 50 --seed 50` are the two halves of `--trials 100 --seed 0`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-TARGETS = ("control", "guard", "keeper", "stage")
+TARGETS = ("control", "guard", "supervisor", "stage")
 MODEL = "artifacts/base/qwen3-nano"
 OVERRIDES = (
     "+experiment=smoke",
@@ -42,9 +44,15 @@ OVERRIDES = (
     "probes.files=[probes.tsv]",
     "probes.max_tokens=8",
     "stages.smoke.data=[rows.tsv]",
-    *(f"probes.thresholds.{key}=null" for key in ("leak_max", "contrast_ratio_min", "ability_ratio_min", "no_end_of_turn_max")),
-    *(f"probes.thresholds.{key}=1" for key in ("repetition_max", "collapse_repetition", "collapse_no_end_of_turn", "collapse_empty")),
-    *(f"probes.thresholds.{key}=1" for key in ("collapse_alike", "collapse_leak")),
+    *(
+        f"probes.thresholds.{key}=null"
+        for key in ("leak_max", "contrast_ratio_min", "ability_ratio_min", "no_end_of_turn_max")
+    ),
+    *(
+        f"probes.thresholds.{key}=1"
+        for key in ("repetition_max", "collapse_repetition", "collapse_no_end_of_turn", "collapse_empty")
+    ),
+    *(f"probes.thresholds.{key}=1" for key in ("collapse_same_answer", "collapse_leak")),
     "guard.min_available_gb=0",
     "guard.grace_secs=20",
 )
@@ -84,11 +92,21 @@ class Trial:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; returns 0 if no trial found a fault."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=100, help="how many (default 100, about 250 kill points)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--trials", type=int, default=100, help="how many (default 100, about 250 kill points)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="number of the first trial (default 0)")
-    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="trials at once")
-    parser.add_argument("--json", type=Path, help="where the figures go (default benchmarks/results/chaos-<seed>-<trials>.json)")
+    parser.add_argument(
+        "--workers", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="trials at once"
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        help="where the figures go (default benchmarks/results/chaos-<seed>-<trials>.json)",
+    )
     parser.add_argument("--keep", type=Path, help="folder that keeps the projects of trials with faults")
     options = parser.parse_args(argv)
     path = options.json or RESULTS / f"chaos-{options.seed}-{options.trials}.json"
@@ -99,18 +117,26 @@ def main(argv: list[str] | None = None) -> int:
         numbers = range(options.seed, options.seed + options.trials)
         trials: list[Trial] = []
         with concurrent.futures.ThreadPoolExecutor(options.workers) as pool:
-            for done in pool.map(lambda number: run_trial(template, Path(place), number, usual, options.keep), numbers):
+            for done in pool.map(
+                lambda number: run_trial(template, Path(place), number, usual, options.keep), numbers
+            ):
                 trials.append(done)
-                path.write_text(json.dumps(report(trials, usual), ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+                path.write_text(
+                    json.dumps(report(trials, usual), ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+                )
                 hits = " ".join(kill.hit or "-" for kill in done.kills)
-                sys.stdout.write(f"trial {done.number}: killed {hits}; exits {done.exit_codes}; {done.faults or 'no fault'}\n")
+                sys.stdout.write(
+                    f"trial {done.number}: killed {hits}; exits {done.exit_codes}; {done.faults or 'no fault'}\n"
+                )
                 sys.stdout.flush()
     sys.stdout.write(table(trials) + f"\n{path}\n")
     return 1 if any(trial.faults for trial in trials) else 0
 
 
 def make_project(root: Path) -> Path:
-    """A project folder with the sources as they are now, few rows, few probes, and answers of the base weight still to be asked."""
+    """A project folder with the sources as they are now, few rows, few probes, and answers of the base weight
+    still to be asked.
+    """
     for name in ("pipeline", "stages", "conf"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "local"))
     shutil.copytree(ROOT / MODEL, root / MODEL)
@@ -135,7 +161,15 @@ def command(root: Path) -> subprocess.Popen[bytes]:
     words = [sys.executable, "-m", "pipeline", *OVERRIDES]
     log = (root / "terminal.log").open("ab")
     with log:
-        return subprocess.Popen(words, cwd=root, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        return subprocess.Popen(
+            words,
+            cwd=root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
 
 
 def warm_up(template: Path) -> float:
@@ -145,7 +179,9 @@ def warm_up(template: Path) -> float:
     process = command(root)
     code = process.wait(LONGEST_SECS)
     if code != 0:
-        raise RuntimeError(f"the undisturbed run ended with {code}:\n{(root / 'terminal.log').read_text(encoding='utf-8')}")
+        raise RuntimeError(
+            f"the undisturbed run ended with {code}:\n{(root / 'terminal.log').read_text(encoding='utf-8')}"
+        )
     shutil.rmtree(root)
     return time.monotonic() - began
 
@@ -200,10 +236,12 @@ def strike(root: Path, process: subprocess.Popen[bytes], target: str, after: flo
 
 
 def victim(control: int, target: str) -> int:
-    """The process that plays the part now; 0 if there is none. control ─ guard ─ keeper ─ stage."""
+    """The process that plays the part now; 0 if there is none. control ─ guard ─ supervisor ─ stage."""
     chain = [control]
     for _ in range(TARGETS.index(target)):
-        children = [pid for pid in children_of(chain[-1]) if len(chain) > 1 or b"pipeline.guard" in command_of(pid)]
+        children = [
+            pid for pid in children_of(chain[-1]) if len(chain) > 1 or b"pipeline.guard" in command_of(pid)
+        ]
         if not children:
             return 0
         chain.append(children[0])
@@ -231,30 +269,48 @@ def command_of(pid: int) -> bytes:
 
 def how_far(root: Path) -> str:
     """What the newest attempt's folder shows."""
-    folders = sorted((root / "artifacts" / "runs").glob("*/*-attempt1"), key=lambda path: path.stat().st_mtime_ns)
+    folders = sorted(
+        (root / "artifacts" / "runs").glob("*/*-attempt1"), key=lambda path: path.stat().st_mtime_ns
+    )
     if not folders:
         return "base probes" if list((root / "artifacts" / "runs").glob("*/base-*")) else "start"
     names = {path.name for path in folders[-1].iterdir()}
-    order = {"verdict.json": "judged", "answers-request.json": "probing", "result.json": "trained", "checkpoints": "training, state saved"}
-    return next((word for name, word in order.items() if name in names), "training" if "events.jsonl" in names else "attempt opened")
+    order = {
+        "verdict.json": "judged",
+        "answers-request.json": "probing",
+        "result.json": "trained",
+        "checkpoints": "training, state saved",
+    }
+    return next(
+        (word for name, word in order.items() if name in names),
+        "training" if "events.jsonl" in names else "attempt opened",
+    )
 
 
 # --- what must hold in the end ---
 
 
 def check(root: Path, trial: Trial) -> None:
-    """Everything that a run killed and started again must leave behind; what does not hold goes to `trial.faults`."""
+    """Everything that a run killed and started again must leave behind; what does not hold goes to
+    `trial.faults`.
+    """
     say = trial.faults.append
     if trial.exit_codes[-1] != 0:
         say(f"the last start ended with {trial.exit_codes[-1]}")
         return
     artifacts = root / "artifacts"
     with sqlite3.connect(artifacts / "journal.db") as database:
-        attempts = database.execute("SELECT id, content_key, state, end_json, attempt_json FROM attempts").fetchall()
+        attempts = database.execute(
+            "SELECT id, content_key, state, end_json, attempt_json FROM attempts"
+        ).fetchall()
         runs = dict(database.execute("SELECT run_id, state FROM runs"))
         weights = [row[0] for row in database.execute("SELECT path FROM weights")]
     trial.states = dict(collections.Counter(row[2] for row in attempts))
-    trial.resumed = sum(1 for path in artifacts.glob("runs/*/*/request.json") if json.loads(path.read_text("utf-8")).get("resume"))
+    trial.resumed = sum(
+        1
+        for path in artifacts.glob("runs/*/*/request.json")
+        if json.loads(path.read_text("utf-8")).get("resume")
+    )
     closed = [row[1] for row in attempts if row[2] == "closed"]
     if len(closed) != 1:
         say(f"{len(closed)} finished attempts of one content key: repeated, or none")
@@ -264,14 +320,24 @@ def check(root: Path, trial: Trial) -> None:
     check_weights(root, attempts, weights, say)
     check_texts(root, attempts, runs, say)
     check_mlflow(artifacts, say)
-    left = [int(path.name) for path in Path("/proc").glob("[0-9]*") if str(root).encode() in environment_of(int(path.name))]
+    left = [
+        int(path.name)
+        for path in Path("/proc").glob("[0-9]*")
+        if str(root).encode() in environment_of(int(path.name))
+    ]
     if left:
         say(f"processes left running: {left}")
 
 
 def check_weights(root: Path, attempts: list[Any], weights: list[str], say: Any) -> None:
-    """The passed weight lies where the journal says, every other file is known, and nothing is half written under its own name."""
-    sizes = {path: path.stat().st_size for path in root.glob("artifacts/**/*.dat") if not path.name.startswith((".", "step-"))}
+    """The passed weight lies where the journal says, every other file is known, and nothing is half written
+    under its own name.
+    """
+    sizes = {
+        path: path.stat().st_size
+        for path in root.glob("artifacts/**/*.dat")
+        if not path.name.startswith((".", "step-"))
+    }
     whole = (root / MODEL / "qwen3-nano-nvfp4.dat").stat().st_size
     for path, size in sizes.items():
         if size != whole:
@@ -303,14 +369,21 @@ def check_texts(root: Path, attempts: list[Any], runs: dict[str, str], say: Any)
     doubled = [mark for mark, count in collections.Counter(marks).items() if count > 1]
     if doubled:
         say(f"DevLog: twice: {doubled}")
-    for identity, state in [*((row[0], f"attempt_{row[2]}") for row in attempts), *((k, f"run_{v}") for k, v in runs.items())]:
+    for identity, state in [
+        *((row[0], f"attempt_{row[2]}") for row in attempts),
+        *((k, f"run_{v}") for k, v in runs.items()),
+    ]:
         if not any(f"{identity}:{state}" in mark for mark in marks):
             say(f"DevLog: no entry for {identity} ({state})")
     table = (root / "artifacts" / "檔案說明清單.md").read_text(encoding="utf-8")
     paths = [line.split("|")[1].strip() for line in table.splitlines() if line.startswith("| artifacts")]
     if len(paths) != len(set(paths)):
         say("file list: a file stands twice")
-    missing = [str(path.relative_to(root)) for path in root.glob("artifacts/weights/**/*.dat") if str(path.relative_to(root)) not in paths]
+    missing = [
+        str(path.relative_to(root))
+        for path in root.glob("artifacts/weights/**/*.dat")
+        if str(path.relative_to(root)) not in paths
+    ]
     if missing:
         say(f"file list: without {missing}")
 
@@ -345,7 +418,11 @@ def environment_of(pid: int) -> bytes:
 
 def report(trials: list[Trial], usual: float) -> dict[str, Any]:
     """All trials with their totals, for the JSON file."""
-    return {"undisturbed_seconds": round(usual, 1), "totals": totals(trials), "trials": [asdict(trial) for trial in trials]}
+    return {
+        "undisturbed_seconds": round(usual, 1),
+        "totals": totals(trials),
+        "trials": [asdict(trial) for trial in trials],
+    }
 
 
 def totals(trials: list[Trial]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The weight file against `cat`: opening, loading to tensors, rewriting. One table, one JSON.
 
-`python -m benchmarks.dat --folder DIR [--gb 2.9] [--rounds 5] [--json FILE]` makes a synthetic file of a 4B model's layout in a new
-folder under DIR and removes it. `cat FILE > /dev/null` and loading take turns in one run, on a warm page cache; the best of the
-rounds counts.
+`python -m benchmarks.dat --folder DIR [--gb 2.9] [--rounds 5] [--json FILE]` makes a synthetic file of a 4B
+model's layout in a new folder under DIR and removes it. `cat FILE > /dev/null` and loading take turns in one
+run, on a warm page cache; the best of the rounds counts.
 """
 
 from __future__ import annotations
@@ -20,18 +20,28 @@ from pathlib import Path
 
 import torch
 
-from stages.dat import DatFile, ElemType, Payload, Spec, rewrite, tensor_bytes, write_dat
-from stages.process import resident_mib
+from stages.process.process import resident_mib
+from stages.weights.dat import DatFile, ElemType, Payload, Spec, rewrite, tensor_bytes, write_dat
 
 HIDDEN, INNER, VOCAB, HEADS, GROUPS = 2560, 9728, 151936, 4096, 1024
 
 
 def specs(layers: int) -> list[Spec]:
     """Entries of a Qwen3-4B-shaped file."""
-    linear = {"self_attn.q_proj": (HEADS, HIDDEN), "self_attn.k_proj": (GROUPS, HIDDEN), "self_attn.v_proj": (GROUPS, HIDDEN)}
-    linear |= {"self_attn.o_proj": (HIDDEN, HEADS), "mlp.gate_proj": (INNER, HIDDEN), "mlp.up_proj": (INNER, HIDDEN)}
+    linear = {
+        "self_attn.q_proj": (HEADS, HIDDEN),
+        "self_attn.k_proj": (GROUPS, HIDDEN),
+        "self_attn.v_proj": (GROUPS, HIDDEN),
+    }
+    linear |= {
+        "self_attn.o_proj": (HIDDEN, HEADS),
+        "mlp.gate_proj": (INNER, HIDDEN),
+        "mlp.up_proj": (INNER, HIDDEN),
+    }
     linear |= {"mlp.down_proj": (HIDDEN, INNER)}
-    weights = {f"model.layers.{i}.{name}": shape for i in range(layers) for name, shape in linear.items()} | {"lm_head": (VOCAB, HIDDEN)}
+    weights = {f"model.layers.{i}.{name}": shape for i in range(layers) for name, shape in linear.items()} | {
+        "lm_head": (VOCAB, HIDDEN)
+    }
     out = [Spec("model.embed_tokens.weight", ElemType.FLOAT16, (VOCAB, HIDDEN))]
     for name, (rows, columns) in weights.items():
         out.append(Spec(f"{name}.weight.qdata", ElemType.UINT8, (rows, columns // 2)))
@@ -40,7 +50,9 @@ def specs(layers: int) -> list[Spec]:
 
 
 def _noise(spec: Spec, noise: torch.Tensor) -> Payload:
-    return lambda: (tensor_bytes(noise[: min(len(noise), spec.nbytes - at)]) for at in range(0, spec.nbytes, len(noise)))
+    return lambda: (
+        tensor_bytes(noise[: min(len(noise), spec.nbytes - at)]) for at in range(0, spec.nbytes, len(noise))
+    )
 
 
 def _best(rounds: int, *works: Callable[[], object]) -> list[float]:
@@ -56,7 +68,9 @@ def _best(rounds: int, *works: Callable[[], object]) -> list[float]:
 def measure(folder: Path, gigabytes: float, rounds: int) -> dict[str, float]:
     """Figures of one run: MB/s and MiB."""
     path, noise = folder / "bench.dat", torch.randint(0, 256, (1 << 22,), dtype=torch.uint8)
-    layers = max(1, min(36, round((gigabytes - 1.0) / 0.0526)))  # what the embedding, the head and a layer weigh
+    layers = max(
+        1, min(36, round((gigabytes - 1.0) / 0.0526))
+    )  # what the embedding, the head and a layer weigh
     write_dat(path, [(spec, _noise(spec, noise)) for spec in specs(layers)])
     nbytes = path.stat().st_size
     before = resident_mib()
@@ -91,7 +105,12 @@ def measure(folder: Path, gigabytes: float, rounds: int) -> dict[str, float]:
 def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description="The weight file against cat.")
-    parser.add_argument("--folder", type=Path, required=True, help="where to put the synthetic file (twice its size must be free)")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        required=True,
+        help="where to put the synthetic file (twice its size must be free)",
+    )
     parser.add_argument("--gb", type=float, default=2.9, help="its size; at least 1.05")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, help="write the figures here too")

@@ -1,8 +1,9 @@
 """Ours and the peers on the 4B workload, side by side in one go on a GPU machine: `make bench-engine`.
 
-Every run is a process of its own. Peers whose library is not installed are listed as absent. Writes one table and one JSON to
-`benchmarks/results/`, with versions, the device, the floor and the ratios. The floor is the bytes that must move, 14.2 a parameter
-(4-bit weight read three times, gradient written and read, master and states read and written), at the measured copy speed.
+Every run is a process of its own. Peers whose library is not installed are listed as absent. Writes one table
+and one JSON to `benchmarks/results/`, with versions, the device, the floor and the ratios. The floor is the
+bytes that must move, 14.2 a parameter (4-bit weight read three times, gradient written and read, master and
+states read and written), at the measured copy speed.
 """
 
 from __future__ import annotations
@@ -44,16 +45,29 @@ def copy_speed() -> float:
 def run(module: str, options: dict[str, Any], timeout: float = 240) -> dict[str, Any]:
     """What `python -m module OPTIONS` measured, or its error."""
     try:
-        done = subprocess.run([sys.executable, "-m", module, json.dumps(options)], capture_output=True, text=True, timeout=timeout)
+        done = subprocess.run(
+            [sys.executable, "-m", module, json.dumps(options)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
     except subprocess.TimeoutExpired:
         return {"error": f"more than {timeout:.0f} s"}
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return json.loads(lines[-1]) if lines else {"error": (done.stderr.strip().splitlines() or ["no output"])[-1][:200]}
+    return (
+        json.loads(lines[-1])
+        if lines
+        else {"error": (done.stderr.strip().splitlines() or ["no output"])[-1][:200]}
+    )
 
 
 def versions() -> dict[str, str]:
     """Of all that is compared; `absent` where it is not installed."""
-    found = {"python": sys.version.split()[0], "cuda": str(torch.version.cuda), "device": torch.cuda.get_device_name()}
+    found = {
+        "python": sys.version.split()[0],
+        "cuda": str(torch.version.cuda),
+        "device": torch.cuda.get_device_name(),
+    }
     for name in ("torch", "triton", "transformers", "bitsandbytes", "torchao", "flashoptim"):
         try:
             found[name] = importlib.metadata.version(name)
@@ -66,7 +80,9 @@ def runs(names: list[str]) -> list[dict[str, Any]]:
     """All measurements, ours first in each shape."""
     out = []
     for batch, seq_len in SHAPES:
-        todo: list[tuple[str, str, dict[str, Any]]] = [("benchmarks.ours", OURS, {"checkpointing": c}) for c in (False, True)]
+        todo: list[tuple[str, str, dict[str, Any]]] = [
+            ("benchmarks.ours", OURS, {"checkpointing": c}) for c in (False, True)
+        ]
         todo += [("benchmarks.ours", OWN_HEAD, {"checkpointing": c, "tied": False}) for c in (False, True)]
         todo += [("benchmarks.peers", PEERS[n], {"peer": n, "checkpointing": False}) for n in names]
         todo += [("benchmarks.peers", PEERS["torch"], {"peer": "torch", "checkpointing": True})]
@@ -82,7 +98,13 @@ def ratios(rows: list[dict[str, Any]], floor_ms: float) -> dict[str, float]:
     good = [r for r in rows if "error" not in r and r["what"] != OWN_HEAD]
 
     def pick(batch: int, ours: bool, **wanted: Any) -> list[dict[str, Any]]:
-        return [r for r in good if r["batch"] == batch and (r["what"] == OURS) == ours and all(r.get(k) == v for k, v in wanted.items())]
+        return [
+            r
+            for r in good
+            if r["batch"] == batch
+            and (r["what"] == OURS) == ours
+            and all(r.get(k) == v for k, v in wanted.items())
+        ]
 
     small, large = pick(1, True, checkpointing=False)[0], pick(8, True, checkpointing=False)[0]
     checkpointed = pick(8, True, checkpointing=True)[0]
@@ -114,11 +136,18 @@ def real_figures(real: dict[str, Any]) -> dict[str, float]:
 
 def table(rows: list[dict[str, Any]], figures: dict[str, float], head: str) -> str:
     """Markdown."""
-    lines = [head, "", "| what | batch × tokens | checkpointing | peak GiB | ms a step (min to max) |", "|---|---|---|---|---|"]
+    lines = [
+        head,
+        "",
+        "| what | batch × tokens | checkpointing | peak GiB | ms a step (min to max) |",
+        "|---|---|---|---|---|",
+    ]
     for r in rows:
         shape = f"| {r['what']} | {r['batch']} × {r['seq_len']} | {'yes' if r['checkpointing'] else 'no'} |"
         measured = (
-            f" {r['alloc_gib']:.2f} | {r['ms']:.1f} ({r['ms_min']:.1f} to {r['ms_max']:.1f}) |" if "ms" in r else f" {r['error']} | |"
+            f" {r['alloc_gib']:.2f} | {r['ms']:.1f} ({r['ms_min']:.1f} to {r['ms_max']:.1f}) |"
+            if "ms" in r
+            else f" {r['error']} | |"
         )
         lines.append(shape + measured)
     lines += ["", "| figure | measured |", "|---|---|", *(f"| {k} | {v:.3f} |" for k, v in figures.items())]

@@ -1,7 +1,9 @@
-"""Throughput of answering probes: batches against one at a time, and against transformers' `generate`, same weights, same machine.
+"""Throughput of answering probes: batches against one at a time, and against transformers' `generate`, same
+weights, same machine.
 
-`python -m benchmarks.generate` prints one table and writes `benchmarks/results/generate.json`. All ways take turns, so that what else
-the machine does falls on each of them; medians are told, in wall-clock time and in CPU time of this process. Greedy, float32.
+`python -m benchmarks.generate` prints one table and writes `benchmarks/results/generate.json`. All ways take
+turns, so that what else the machine does falls on each of them; medians are told, in wall-clock time and in
+CPU time of this process. Greedy, float32.
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ import torch
 import transformers
 
 from stages.contract import ComputeDtype, InferencePath, ScaleRule, Template, read_probes
-from stages.dat import DatFile
+from stages.inference.generate import Decoding, answer_all
 from stages.qwen3.config import read_config
-from stages.qwen3.generate import Decoding, answer_all
 from stages.qwen3.model import Qwen3
 from stages.qwen3.template import load_tokenizer
-from stages.qwen3.weights import load_model
+from stages.weights.dat import DatFile
+from stages.weights.model_weights import load_model
 
 ROOT = Path(__file__).parent.parent
 PROBES = ("identity", "contrast", "skills", "ufo")
@@ -58,7 +60,9 @@ def _peer(model: Qwen3, folder: Path) -> Any:
     return peer.float().eval()
 
 
-def _peer_answers(peer: Any, prompts: Sequence[list[int]], stops: frozenset[int], max_tokens: int, batch_size: int) -> Answers:
+def _peer_answers(
+    peer: Any, prompts: Sequence[list[int]], stops: frozenset[int], max_tokens: int, batch_size: int
+) -> Answers:
     """By transformers, in batches of like length, padded on the left, with the mask that says so."""
     order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i))
     out: Answers = [[] for _ in prompts]
@@ -86,7 +90,9 @@ def _timed(work: Callable[[], Answers]) -> tuple[Answers, float, float]:
     return answers, time.perf_counter() - wall, time.process_time() - cpu
 
 
-def _measure(ways: dict[str, Callable[[], Answers]], rounds: int) -> tuple[list[Measured], dict[str, Answers]]:
+def _measure(
+    ways: dict[str, Callable[[], Answers]], rounds: int
+) -> tuple[list[Measured], dict[str, Answers]]:
     times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     answers: dict[str, Answers] = {}
     for _ in range(rounds):
@@ -102,7 +108,9 @@ def _measure(ways: dict[str, Callable[[], Answers]], rounds: int) -> tuple[list[
 
 def _table(found: Sequence[Measured], same: dict[str, bool]) -> str:
     batch = next(m for m in found if m.way == BATCH)
-    lines = [f"{'way':16} {'wall s':>8} {'CPU s':>8} {'answers/s':>10} {'tokens/s':>9} {'× batches':>10} {'× by CPU':>9}  same answers"]
+    lines = [
+        f"{'way':16} {'wall s':>8} {'CPU s':>8} {'answers/s':>10} {'tokens/s':>9} {'× batches':>10} {'× by CPU':>9}  same answers"
+    ]
     lines += [
         f"{m.way:16} {m.wall_seconds:8.2f} {m.cpu_seconds:8.2f} {m.answers_per_second:10.1f} {m.tokens / m.wall_seconds:9.0f}"
         f" {m.wall_seconds / batch.wall_seconds:10.2f} {m.cpu_seconds / batch.cpu_seconds:9.2f}  {'yes' if same[m.way] else 'NO'}"
@@ -112,9 +120,13 @@ def _table(found: Sequence[Measured], same: dict[str, bool]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.generate", description="Throughput of answering probes.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.generate", description="Throughput of answering probes."
+    )
     parser.add_argument("--model-dir", type=Path, default=ROOT / "artifacts/base/qwen3-nano")
-    parser.add_argument("--weight", type=Path, default=ROOT / "artifacts/base/qwen3-nano/qwen3-nano-nvfp4.dat")
+    parser.add_argument(
+        "--weight", type=Path, default=ROOT / "artifacts/base/qwen3-nano/qwen3-nano-nvfp4.dat"
+    )
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=3)
@@ -133,14 +145,25 @@ def main(argv: list[str] | None = None) -> int:
     tokenizer = load_tokenizer(options.model_dir, config, Template.QWEN)
     with DatFile(options.weight) as dat:
         model, _ = load_model(
-            dat, config, path=InferencePath.BRIDGE, rule=ScaleRule.SEARCH, compute_dtype=ComputeDtype.FP32, device=torch.device("cpu")
+            dat,
+            config,
+            path=InferencePath.BRIDGE,
+            rule=ScaleRule.SEARCH,
+            compute_dtype=ComputeDtype.FP32,
+            device=torch.device("cpu"),
         )
     model.eval().requires_grad_(False)
-    prompts = [tokenizer.prompt_ids(p.prompt) for name in PROBES for p in read_probes(ROOT / f"datasets/probes/{name}.tsv")]
+    prompts = [
+        tokenizer.prompt_ids(p.prompt)
+        for name in PROBES
+        for p in read_probes(ROOT / f"datasets/probes/{name}.tsv")
+    ]
     decoding, stops, peer = Decoding(options.max_tokens), tokenizer.stop_ids, _peer(model, options.model_dir)
 
     def ours(batch_size: int) -> Answers:
-        return [answer.token_ids for answer in answer_all(model, prompts, stops, decoding, batch_size=batch_size)]
+        return [
+            answer.token_ids for answer in answer_all(model, prompts, stops, decoding, batch_size=batch_size)
+        ]
 
     ways: dict[str, Callable[[], Answers]] = {
         BATCH: lambda: ours(options.batch_size),

@@ -1,4 +1,6 @@
-"""One measured run of the engine at a model's shape: random weights, no file. `python -m benchmarks.ours '{"batch": 1, …}'`."""
+"""One measured run of the engine at a model's shape: random weights, no file. `python -m benchmarks.ours
+'{"batch": 1, …}'`.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ from typing import Any
 
 import torch
 
-from stages.batches import Batch
 from stages.contract import ComputeDtype, DataSource, OptimizerStateMode, Rounding, ScaleRule, TrainRequest
 from stages.engine.engine import Engine
-from stages.loop import trainable_names
 from stages.optim.adamw import AdamWSettings, make_optimizer
-from stages.process import make_deterministic
+from stages.process.process import make_deterministic
+from stages.qwen3.batches import Batch
 from stages.qwen3.config import Qwen3Config, read_config
 from stages.qwen3.model import Qwen3
+from stages.train.trainer import trainable_names
 
 SHAPE_4B = Qwen3Config(151936, 2560, 9728, 36, 32, 8, 128, 5e6, 1e-6, 262144, True, 151645, 151643)
 
@@ -38,7 +40,9 @@ def build(config: Qwen3Config, tied: bool, rule: ScaleRule) -> Qwen3:
     return model
 
 
-def request_of(batch: int, seq_len: int, checkpointing: bool, train_last_layers: int, clip: float, lr: float) -> TrainRequest:
+def request_of(
+    batch: int, seq_len: int, checkpointing: bool, train_last_layers: int, clip: float, lr: float
+) -> TrainRequest:
     """The numbers of a request; its files are not used."""
     return TrainRequest(
         "", "", "-", "", "", [DataSource("")], steps=1, lr=lr, batch_size=batch, seq_len=seq_len, gradient_checkpointing=checkpointing,
@@ -49,22 +53,26 @@ def request_of(batch: int, seq_len: int, checkpointing: bool, train_last_layers:
 def random_batch(batch: int, seq_len: int, vocab: int) -> Batch:
     """Every position has a target."""
     ids = torch.randint(0, vocab, (batch, seq_len), device="cuda")
-    return Batch(ids, torch.arange(batch * seq_len, device="cuda"), ids.roll(-1, 1).flatten(), batch * seq_len)
+    return Batch(
+        ids, torch.arange(batch * seq_len, device="cuda"), ids.roll(-1, 1).flatten(), batch * seq_len
+    )
 
 
 def measure(options: dict[str, Any]) -> dict[str, Any]:
     """Runs one configuration.
 
     Args:
-        options: `batch`, `seq_len`; optionally `checkpointing`, `tied`, `config` (a `config.json`), `train_last_layers`, `capture`,
-            `rule`, `clip`, `lr`, `steps`, `profile`.
+        options: `batch`, `seq_len`; optionally `checkpointing`, `tied`, `config` (a `config.json`),
+            `train_last_layers`, `capture`, `rule`, `clip`, `lr`, `steps`, `profile`.
     """
     make_deterministic(0)
     torch.cuda.reset_peak_memory_stats()
     get = options.get
     config = read_config(Path(options["config"])) if get("config") else SHAPE_4B
     batch, seq_len, lr = options["batch"], options["seq_len"], get("lr", 1e-5)
-    request = request_of(batch, seq_len, get("checkpointing", False), get("train_last_layers", 0), get("clip", 1.0), lr)
+    request = request_of(
+        batch, seq_len, get("checkpointing", False), get("train_last_layers", 0), get("clip", 1.0), lr
+    )
     model = build(config, get("tied", True), ScaleRule(get("rule", "search")))
     names = trainable_names(model, request.train_last_layers)
     settings = AdamWSettings(0.9, 0.999, 1e-8, 0.0, OptimizerStateMode.INT8, Rounding.STOCHASTIC, 1024, 0)

@@ -1,6 +1,8 @@
-"""One measured run of a peer on the same shape: `transformers`' Qwen3 in BF16 with an optimizer people would pick.
+"""One measured run of a peer on the same shape: `transformers`' Qwen3 in BF16 with an optimizer people would
+pick.
 
-`python -m benchmarks.peers '{"peer": "torch", "batch": 1, "seq_len": 96}'`. None of them rounds its forward weights to 4 bits.
+`python -m benchmarks.peers '{"peer": "torch", "batch": 1, "seq_len": 96}'`. None of them rounds its forward
+weights to 4 bits.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ PEERS = {
     "flash24 release": "flashoptim FlashAdamW, 24-bit masters, gradient release",
     "flash16 release": "flashoptim FlashAdamW, 16-bit masters, gradient release",
 }
-"""What each name of `peer` is. Imports stand where they are used: one missing library leaves the others measurable."""
+"""What each name of `peer` is. Imports stand where they are used: one missing library leaves the others
+measurable.
+"""
 
 
 def _model(checkpointing: bool) -> torch.nn.Module:

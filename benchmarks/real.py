@@ -1,9 +1,11 @@
-"""A real training at a model's size on a GPU: `stages.train` on rows of mixed length, from a `.dat` on disk to another.
+"""A real training at a model's size on a GPU: `stages.train` on rows of mixed length, from a `.dat` on disk
+to another.
 
-`python -m benchmarks.real '{"rows": 400}'` makes a random 4B-shaped file with a head of its own and rows of 16 to 192 tokens, trains
-twice, and prints JSON: seconds of loading and of the export, whether both runs export the same bytes, the mean update ratio, and how the
-steps' pace compares with the bare CUDA graphs: the sum over the same steps of what replaying the graph of their width takes alone.
-Steps before every width's graph was captured are left out.
+`python -m benchmarks.real '{"rows": 400}'` makes a random 4B-shaped file with a head of its own and rows of
+16 to 192 tokens, trains twice, and prints JSON: seconds of loading and of the export, whether both runs
+export the same bytes, the mean update ratio, and how the steps' pace compares with the bare CUDA graphs: the
+sum over the same steps of what replaying the graph of their width takes alone. Steps before every width's
+graph was captured are left out.
 """
 
 from __future__ import annotations
@@ -25,16 +27,24 @@ import torch
 
 from benchmarks.dat import specs
 from benchmarks.ours import SHAPE_4B, build, random_batch, request_of
-from stages.batches import encode_rows, row_order
-from stages.contract import DataSource, OptimizerStateMode, Overflow, Rounding, ScaleRule, Template, TrainRequest
+from stages.contract import (
+    DataSource,
+    OptimizerStateMode,
+    Overflow,
+    Rounding,
+    ScaleRule,
+    Template,
+    TrainRequest,
+)
 from stages.contract.serial import dump
-from stages.dat import ElemType, Payload, Spec, tensor_bytes, write_dat
 from stages.engine.engine import Engine
-from stages.loop import trainable_names
 from stages.nvfp4.codec import encode
 from stages.optim.adamw import AdamWSettings, make_optimizer
+from stages.qwen3.batches import encode_rows, row_order
 from stages.qwen3.config import read_config
 from stages.qwen3.template import ChatTokenizer, load_tokenizer
+from stages.train.trainer import trainable_names
+from stages.weights.dat import ElemType, Payload, Spec, tensor_bytes, write_dat
 
 NANO = Path("artifacts/base/qwen3-nano")
 BATCH, LONGEST, STEPS = 8, 192, 80
@@ -58,16 +68,24 @@ def write_model(folder: Path) -> Path:
         for i in range(shape.num_hidden_layers)
         for n in ("input_layernorm", "post_attention_layernorm")
     }
-    norms |= {f"model.layers.{i}.self_attn.{n}": shape.head_dim for i in range(shape.num_hidden_layers) for n in ("q_norm", "k_norm")}
+    norms |= {
+        f"model.layers.{i}.self_attn.{n}": shape.head_dim
+        for i in range(shape.num_hidden_layers)
+        for n in ("q_norm", "k_norm")
+    }
     for name, size in (norms | {"model.norm": shape.hidden_size}).items():
         ones = torch.ones(size, dtype=torch.float16)
-        entries.append((Spec(f"{name}.weight", ElemType.FLOAT16, (size,)), lambda ones=ones: [tensor_bytes(ones)]))  # type: ignore[misc]
+        entries.append(
+            (Spec(f"{name}.weight", ElemType.FLOAT16, (size,)), lambda ones=ones: [tensor_bytes(ones)])
+        )  # type: ignore[misc]
     write_dat(folder / "weight.dat", entries)
     return folder / "weight.dat"
 
 
 def _random(spec: Spec) -> Payload:
-    """Normal values of deviation 0.02, in the entry's own type; codes and scales of one weight come from the same values."""
+    """Normal values of deviation 0.02, in the entry's own type; codes and scales of one weight come from the
+    same values.
+    """
     owner, _, kind = spec.name.rpartition(".")
     columns = spec.shape[1] * {"qdata": 2, "scale": 16}.get(kind, 1)
 
@@ -89,7 +107,10 @@ def _tokenizer() -> ChatTokenizer:
 def write_rows(path: Path, count: int) -> None:
     """Rows of 16 to `LONGEST` tokens, evenly: questions whose answers are made of words of the base rows."""
     tokenizer, choose = _tokenizer(), random.Random(0)
-    words = [line.split("\t")[1] for line in Path("datasets/base/train.tsv").read_text(encoding="utf-8").splitlines()[1:4000]]
+    words = [
+        line.split("\t")[1]
+        for line in Path("datasets/base/train.tsv").read_text(encoding="utf-8").splitlines()[1:4000]
+    ]
     lines = []
     for number in range(count):
         target, room = "", choose.randint(16, LONGEST) - len(tokenizer.prompt_ids(f"q{number}"))
@@ -111,7 +132,9 @@ def train(folder: Path, weight: Path, rows: Path, steps: int) -> dict[str, Any]:
     for name in ("out.dat", "events", "result.json"):
         (folder / name).unlink(missing_ok=True)
     (folder / "request.json").write_text(dump(request), encoding="utf-8")
-    done = subprocess.run([sys.executable, "-m", "stages.train", str(folder / "request.json")], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "stages.train", str(folder / "request.json")], capture_output=True, text=True
+    )
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
     events = [json.loads(line) for line in (folder / "events").read_text(encoding="utf-8").splitlines()]
@@ -185,7 +208,9 @@ def measure(options: dict[str, Any]) -> dict[str, Any]:
         "widths": dict(sorted(Counter(taken).items())),
         "replay_ms": {width: seconds * 1e3 for width, seconds in alone.items()},
         "steps_compared": steps - settled - 1,
-        "steps_a_second": [(steps - settled - 1) / (run["moments"][-1] - run["moments"][settled]) for run in runs],
+        "steps_a_second": [
+            (steps - settled - 1) / (run["moments"][-1] - run["moments"][settled]) for run in runs
+        ],
         "pace_of_bare_replay": [replayed / (run["moments"][-1] - run["moments"][settled]) for run in runs],
         "same_export": len({run["sha256"] for run in runs}) == 1,
         "seconds_load": [run["figures"]["seconds_loaded"] for run in runs],

@@ -1,4 +1,4 @@
-"""`python -m pipeline +experiment=stageG`: composes the settings, reports every fault, then plans or runs."""
+"""`python -m pipeline +experiment=stageG`: composes the settings, reports every problem, then plans or runs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from omegaconf import DictConfig
 
-from pipeline.compose import CONF, ROOT, SettingsError, checked, plain, relaxed
-from pipeline.settings import Settings
+from pipeline.config.compose import CONF, ROOT, SettingsError, checked, plain, relaxed
+from pipeline.core.settings import Settings
 from stages.contract import ExitCode
 
 _ERROR_SWITCH = "HYDRA_FULL_ERROR"
@@ -21,7 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line.
 
     Returns:
-        0 passed (or planned), 1 failed, 2 bad settings, 130 interrupted; of a sweep (`-m`) the worst of its runs.
+        0 passed (or planned), 1 failed, 2 bad settings, 130 interrupted; of a sweep (`-m`) the worst of its
+        runs.
     """
     import hydra
     from hydra.errors import HydraException
@@ -43,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     before = sys.argv
     sys.argv = ["python -m pipeline", *relaxed(arguments)]
     try:
-        with contextlib.chdir(ROOT):  # paths in settings are relative to the project, wherever the command is given
+        with contextlib.chdir(
+            ROOT
+        ):  # paths in settings are relative to the project, wherever the command is given
             task()
     except (HydraException, OmegaConfBaseException) as error:
         if asked:
@@ -65,8 +68,8 @@ def _carry_out(config: DictConfig, arguments: Sequence[str]) -> tuple[int, str]:
         sys.stderr.write(f"{error}\n")
         return ExitCode.BAD_INPUT, "bad settings"
     if settings.plan:
-        from pipeline.plan import describe
-        from pipeline.process import StageCommands
+        from pipeline.processes.stage_process import StageCommands
+        from pipeline.run.plan import describe
 
         sys.stdout.write(describe(settings, ROOT, StageCommands()))
         return ExitCode.OK, "planned"
@@ -76,8 +79,8 @@ def _carry_out(config: DictConfig, arguments: Sequence[str]) -> tuple[int, str]:
 def _run(settings: Settings, config: DictConfig, arguments: Sequence[str]) -> tuple[int, str]:
     from omegaconf import OmegaConf
 
-    from pipeline import summary
-    from pipeline.session import SessionError, run
+    from pipeline.run import summary
+    from pipeline.run.session import SessionError, run
 
     command = shlex.join(["python", "-m", "pipeline", *arguments])
     try:
@@ -101,7 +104,9 @@ def _readable(error: BaseException) -> str:
         if text and not any(text in told for told in texts):
             texts.append(text)
         step = step.__cause__
-    return "settings cannot be composed 設定無法組合:\n" + "".join(f"  {line}\n" for text in texts for line in text.splitlines())
+    return "settings cannot be composed 設定無法組合:\n" + "".join(
+        f"  {line}\n" for text in texts for line in text.splitlines()
+    )
 
 
 if __name__ == "__main__":

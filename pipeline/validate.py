@@ -1,4 +1,5 @@
-"""`python -m pipeline.validate WEIGHT`: asks a weight and its base the probes, prints the table and the verdict.
+"""`python -m pipeline.validate WEIGHT`: asks a weight and its base the probes, prints the table and the
+verdict.
 
 Exit code: 0 passed, 1 not passed, 2 bad input, 130 interrupted.
 """
@@ -12,21 +13,21 @@ from pathlib import Path
 
 from omegaconf.errors import OmegaConfBaseException
 
-from pipeline import probe_table
-from pipeline.answers import AnswerBook, AnswersFailed, Question, load_probes
-from pipeline.attempt_files import write_verdict
-from pipeline.checks import model_faults, probe_faults, weight_faults
-from pipeline.compose import ROOT, SettingsError, composed, plain
-from pipeline.hashing import sha256_file
-from pipeline.interrupt import Stop
-from pipeline.judge import judge
-from pipeline.plan import Model, code_key
-from pipeline.process import StageCommands, Watcher
-from pipeline.progress import Progress
-from pipeline.runner import new_run_id
-from pipeline.settings import Judging
-from pipeline.settings_reader import read_judging
-from pipeline.words import Outcome, Verdict
+from pipeline.config.checks import model_problems, probe_problems, weight_problems
+from pipeline.config.compose import ROOT, SettingsError, composed, plain
+from pipeline.config.reader import read_validation
+from pipeline.core.hashing import sha256_file
+from pipeline.core.settings import ValidationSettings
+from pipeline.core.types import Outcome, Verdict
+from pipeline.evaluate import probe_table
+from pipeline.evaluate.answers import AnswerCache, ProbeQuery, ProbingError, load_probes
+from pipeline.evaluate.judge import judge
+from pipeline.processes.progress import Progress
+from pipeline.processes.signals import StopSignals
+from pipeline.processes.stage_process import ProcessCallbacks, StageCommands
+from pipeline.run.attempt_files import write_verdict
+from pipeline.run.plan import WeightRef, code_key
+from pipeline.run.runner import new_run_id
 from stages.contract import ExitCode, InferencePath
 
 
@@ -37,15 +38,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     weight = str(Path(options.weight).resolve())
     weight = str(Path(weight).relative_to(ROOT)) if Path(weight).is_relative_to(ROOT) else weight
-    with Stop() as stop, Progress() as progress:
+    with StopSignals() as stop, Progress() as progress:
         try:
             settings = _settings(weight, options.model, options.override)
-            watcher = Watcher(on_event=progress.event, on_memory=progress.memory, stop=stop)
-            verdict, folder = validate(settings, weight, InferencePath(options.path), ROOT, StageCommands(), progress, watcher)
+            callbacks = ProcessCallbacks(on_event=progress.event, on_memory=progress.memory, stop=stop)
+            verdict, folder = validate(
+                settings, weight, InferencePath(options.path), ROOT, StageCommands(), progress, callbacks
+            )
         except (SettingsError, HydraException, OmegaConfBaseException) as error:
             sys.stderr.write(f"{error}\n")
             return ExitCode.BAD_INPUT
-        except AnswersFailed as error:
+        except ProbingError as error:
             sys.stderr.write(f"{error}\n")
             code = ExitCode.INTERRUPTED if stop.asked else error.ended.exit_code
             return code if code in (ExitCode.BAD_INPUT, ExitCode.INTERRUPTED) else ExitCode.FAILED
@@ -55,13 +58,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def validate(
-    settings: Judging,
+    settings: ValidationSettings,
     weight: str,
     path: InferencePath,
     root: Path,
     commands: StageCommands,
     progress: Progress,
-    watcher: Watcher,
+    callbacks: ProcessCallbacks,
 ) -> tuple[Verdict, str]:
     """Judges a weight against its base.
 
@@ -81,24 +84,28 @@ def validate(
         AnswersFailed: if either weight could not be asked.
     """
     folder = f"{settings.artifacts}/runs/{new_run_id('validate')}"
-    book = AnswerBook(root, settings.artifacts, settings.guard, commands, code_key())
+    book = AnswerCache(root, settings.artifacts, settings.guard, commands, code_key())
     found = {}
     for name, file in (("base-answers", settings.model.weight), ("answers", weight)):
         progress.begin(f"{file} · probes · {path.value}")
-        model = Model(settings.model.dir, file, sha256_file(root / file))
-        found[name] = book.ask(Question(model, settings.probes, settings.recipe, path), folder, name, watcher)
+        model = WeightRef(settings.model.dir, file, sha256_file(root / file))
+        found[name] = book.ask(
+            ProbeQuery(model, settings.probes, settings.recipe, path), folder, name, callbacks
+        )
     probes = load_probes(settings.probes.files, root)
     verdict = judge(probes, found["answers"], found["base-answers"], settings.probes.thresholds)
     write_verdict(verdict, root / folder)
     return verdict, folder
 
 
-def _settings(weight: str, model: str, overrides: Sequence[str]) -> Judging:
-    settings, faults = read_judging(plain(composed([f"model={model}", *overrides])))
-    faults = faults + model_faults(settings.model, ROOT) + weight_faults("WEIGHT", weight, ROOT)
-    faults += probe_faults({file: f"probes.files[{i}]" for i, file in enumerate(settings.probes.files)}, ROOT)
-    if faults:
-        raise SettingsError(faults)
+def _settings(weight: str, model: str, overrides: Sequence[str]) -> ValidationSettings:
+    settings, problems = read_validation(plain(composed([f"model={model}", *overrides])))
+    problems = problems + model_problems(settings.model, ROOT) + weight_problems("WEIGHT", weight, ROOT)
+    problems += probe_problems(
+        {file: f"probes.files[{i}]" for i, file in enumerate(settings.probes.files)}, ROOT
+    )
+    if problems:
+        raise SettingsError(problems)
     return settings
 
 
@@ -109,11 +116,22 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit code: 0 passed, 1 not passed, 2 bad input.",
     )
     parser.add_argument("weight", metavar="WEIGHT", help="the .dat file to judge")
-    parser.add_argument("--model", default="qwen3_nano", help="a file of conf/model: config, tokenizer, base weight")
+    parser.add_argument(
+        "--model", default="qwen3_nano", help="a file of conf/model: config, tokenizer, base weight"
+    )
     paths = [path.value for path in InferencePath]
-    parser.add_argument("--path", default=InferencePath.BRIDGE.value, choices=paths, help="the weights as stored, or the training forward")
-    parser.add_argument("--limit", type=int, default=20, help="most probes shown in each section; 0: all (default 20)")
-    parser.add_argument("override", nargs="*", help="settings, as in guard=gpu train.device=cpu probes.max_tokens=32")
+    parser.add_argument(
+        "--path",
+        default=InferencePath.BRIDGE.value,
+        choices=paths,
+        help="the weights as stored, or the training forward",
+    )
+    parser.add_argument(
+        "--limit", type=int, default=20, help="most probes shown in each section; 0: all (default 20)"
+    )
+    parser.add_argument(
+        "override", nargs="*", help="settings, as in guard=gpu train.device=cpu probes.max_tokens=32"
+    )
     return parser
 
 

@@ -52,7 +52,7 @@ class TinyModel:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
     """A two-layer model with a tokenizer of 300 tokens, on disk."""
     from stages.contract import DataSource, InitRequest
-    from stages.init import init
+    from stages.train.init import init
 
     folder = tmp_path_factory.mktemp("tiny")
     (folder / "config-source.json").write_text(json.dumps(CONFIG), encoding="utf-8")

@@ -1,10 +1,11 @@
-"""The table of injected faults: every test marked `fault` is a row, so that each row exists as a test by construction.
+"""The table of injected faults: every test marked `fault` is a row, so that each row exists as a test by
+construction.
 
     @pytest.mark.fault("what goes wrong", how="by what it is made to", trials=20)
 
-`pytest -m fault --faults=FILE.md` writes the table (`make faults`); written with a space, a FILE that exists would pass for a test.
-Tests with the same two texts are one row: the cases of a parametrized test, say. A test whose number of trials is known only afterwards
-records it: `record_property("trials", 217)`.
+`pytest -m fault --faults=FILE.md` writes the table (`make faults`); written with a space, a FILE that exists
+would pass for a test. Tests with the same two texts are one row: the cases of a parametrized test, say. A
+test whose number of trials is known only afterwards records it: `record_property("trials", 217)`.
 """
 
 from __future__ import annotations

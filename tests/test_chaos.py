@@ -1,4 +1,6 @@
-"""`benchmarks/chaos.py`: what it counts is what it did, its checks find what they are for, and a short campaign ends without a fault."""
+"""`benchmarks/chaos.py`: what it counts is what it did, its checks find what they are for, and a short
+campaign ends without a fault.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,23 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_totals_count_hits_by_whom_and_when() -> None:
-    trial = chaos.Trial(3, [chaos.Kill("guard", "guard", 1.0, "training"), chaos.Kill("stage", "", 9.0, "ended")], [137, 0])
+    trial = chaos.Trial(
+        3, [chaos.Kill("guard", "guard", 1.0, "training"), chaos.Kill("stage", "", 9.0, "ended")], [137, 0]
+    )
     trial.states = {"interrupted": 1, "closed": 1}
     found = chaos.totals([trial, chaos.Trial(4, faults=["lost"])])
-    assert (found["kill_points"], found["missed"], found["by_target"], found["by_phase"]) == (1, 1, {"guard": 1}, {"training": 1})
-    assert (found["starts"], found["attempts_interrupted"], found["trials_without_fault"], found["faults"]) == (2, 1, 1, {"lost": 1})
+    assert (found["kill_points"], found["missed"], found["by_target"], found["by_phase"]) == (
+        1,
+        1,
+        {"guard": 1},
+        {"training": 1},
+    )
+    assert (
+        found["starts"],
+        found["attempts_interrupted"],
+        found["trials_without_fault"],
+        found["faults"],
+    ) == (2, 1, 1, {"lost": 1})
 
 
 def test_a_victim_is_found_by_its_place_in_the_chain() -> None:
@@ -31,27 +45,29 @@ def test_a_victim_is_found_by_its_place_in_the_chain() -> None:
     try:
         assert process.stdout is not None
         process.stdout.readline()
-        keeper = 0
-        while not keeper:
-            keeper = chaos.victim(process.pid, "keeper")
+        supervisor = 0
+        while not supervisor:
+            supervisor = chaos.victim(process.pid, "supervisor")
         assert chaos.victim(process.pid, "control") == process.pid
-        assert chaos.children_of(chaos.victim(process.pid, "guard")) == [keeper]
+        assert chaos.children_of(chaos.victim(process.pid, "guard")) == [supervisor]
         assert chaos.victim(process.pid, "stage") == 0
     finally:
-        for pid in (chaos.victim(process.pid, "keeper"), chaos.victim(process.pid, "guard"), process.pid):
+        for pid in (chaos.victim(process.pid, "supervisor"), chaos.victim(process.pid, "guard"), process.pid):
             subprocess.run(["kill", "-9", str(pid)], check=False)
         process.wait()
 
 
 @pytest.mark.fault(
-    "control process, guard, keeper or stage killed at random moments of a real run",
+    "control process, guard, supervisor or stage killed at random moments of a real run",
     how='`make chaos` with 3 trials (the campaign: ARGS="--trials 100")',
 )
 @pytest.mark.slow
 def test_a_short_campaign_finds_nothing_and_its_checks_find_what_is_broken(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """Three trials by the command; then the checks on a sound project that is damaged in every way they are to notice."""
+    """Three trials by the command; then the checks on a sound project that is damaged in every way they are
+    to notice.
+    """
     report = tmp_path / "chaos.json"
     words = [
         sys.executable,
@@ -88,5 +104,11 @@ def test_a_short_campaign_finds_nothing_and_its_checks_find_what_is_broken(
     weight.with_name("half.dat").write_bytes(weight.read_bytes()[:100])
     weight.unlink()
     words = " ".join(faults())
-    for part in ("is RUNNING", "DevLog: twice", "a whole weight has", "is lost or changed", "not in the journal"):
+    for part in (
+        "is RUNNING",
+        "DevLog: twice",
+        "a whole weight has",
+        "is lost or changed",
+        "not in the journal",
+    ):
         assert part in words

@@ -32,7 +32,17 @@ def outcome(folder: Path, tests: str, *options: str) -> subprocess.CompletedProc
     """What pytest says to these tests, with the project's plugin."""
     (folder / "conftest.py").write_text(CONFTEST, encoding="utf-8")
     (folder / "test_it.py").write_text(tests, encoding="utf-8")
-    words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={folder}", *options, str(folder)]
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"--rootdir={folder}",
+        *options,
+        str(folder),
+    ]
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 

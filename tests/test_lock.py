@@ -1,4 +1,6 @@
-"""The lock with hashes: it is the tested set, all of it but torch, and each run of its maker keeps what other platforms added."""
+"""The lock with hashes: it is the tested set, all of it but torch, and each run of its maker keeps what other
+platforms added.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def test_the_lock_is_the_tested_set() -> None:
 
 
 def report(name: str, version: str, sha256: str) -> str:
-    item = {"metadata": {"name": name, "version": version}, "download_info": {"archive_info": {"hashes": {"sha256": sha256}}}}
+    item = {
+        "metadata": {"name": name, "version": version},
+        "download_info": {"archive_info": {"hashes": {"sha256": sha256}}},
+    }
     return json.dumps({"install": [item]})
 
 

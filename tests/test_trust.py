@@ -1,4 +1,6 @@
-"""Weight files come from elsewhere: nothing that reads them can execute code, by what the sources say and by what really happens."""
+"""Weight files come from elsewhere: nothing that reads them can execute code, by what the sources say and by
+what really happens.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,46 @@ import pytest
 
 from stages.contract import ExitCode
 from stages.contract.serial import dump
-from stages.train import main
+from stages.train.stage import main
 from tests.conftest import TinyModel
-from tests.stages.test_train import _request
+from tests.stages.train.test_stage import _request
 
 ROOT = Path(__file__).parents[1]
 HOUSES = ("stages", "pipeline", "benchmarks", ".ci")
-MODULES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "runpy", "code", "imp"}
+MODULES = {
+    "pickle",
+    "_pickle",
+    "cPickle",
+    "cloudpickle",
+    "dill",
+    "joblib",
+    "marshal",
+    "shelve",
+    "runpy",
+    "code",
+    "imp",
+}
 """Modules whose use is to turn bytes into code or objects of any class."""
 BUILTINS = {"eval", "exec", "compile", "__import__"}
-CALLS = {"torch.load", "torch.save", "torch.jit.load", "numpy.load", "np.load", "numpy.save", "np.save", "yaml.load", "yaml.unsafe_load"}
-CALLS |= {"os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput", "pandas.read_pickle", "pd.read_pickle"}
+CALLS = {
+    "torch.load",
+    "torch.save",
+    "torch.jit.load",
+    "numpy.load",
+    "np.load",
+    "numpy.save",
+    "np.save",
+    "yaml.load",
+    "yaml.unsafe_load",
+}
+CALLS |= {
+    "os.system",
+    "os.popen",
+    "subprocess.getoutput",
+    "subprocess.getstatusoutput",
+    "pandas.read_pickle",
+    "pd.read_pickle",
+}
 
 
 def dangers(source: str) -> Iterator[str]:
@@ -52,7 +83,11 @@ def dangers(source: str) -> Iterator[str]:
 def test_no_source_makes_code_out_of_data_or_calls_a_shell() -> None:
     sources = [path for house in HOUSES for path in (ROOT / house).rglob("*.py")]
     assert len(sources) > 100
-    assert [f"{path.relative_to(ROOT)}: {what}" for path in sources for what in dangers(path.read_text(encoding="utf-8"))] == []
+    assert [
+        f"{path.relative_to(ROOT)}: {what}"
+        for path in sources
+        for what in dangers(path.read_text(encoding="utf-8"))
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -76,7 +111,9 @@ def test_no_source_makes_code_out_of_data_or_calls_a_shell() -> None:
 )
 def test_the_search_finds_each_of_them(source: str) -> None:
     assert list(dangers(source))
-    assert not list(dangers("import torch\nmodel.eval()\nre.compile('x')\nsubprocess.run(['ls'], shell=False)"))
+    assert not list(
+        dangers("import torch\nmodel.eval()\nre.compile('x')\nsubprocess.run(['ls'], shell=False)")
+    )
 
 
 class Bomb:
@@ -100,10 +137,15 @@ def bomb(mark: Path, wrapped: bool, path: Path) -> None:
         archive.writestr("archive/version", "3\n")
 
 
-@pytest.mark.fault("a poisoned file in place of a weight or a saved state", how="a pickle, bare or in torch's zip, that makes a folder")
+@pytest.mark.fault(
+    "a poisoned file in place of a weight or a saved state",
+    how="a pickle, bare or in torch's zip, that makes a folder",
+)
 @pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "zip"])
 def test_a_poisoned_file_is_refused_and_does_nothing(tiny: TinyModel, tmp_path: Path, wrapped: bool) -> None:
-    """As a weight it is bad input; as a saved state it is told and left aside. A control shows that the poison works."""
+    """As a weight it is bad input; as a saved state it is told and left aside. A control shows that the
+    poison works.
+    """
     mark, poison = tmp_path / "executed", tmp_path / "poison.dat"
     bomb(mark, False, poison)
     pickle.loads(poison.read_bytes())  # noqa: S301 - the control
@@ -112,7 +154,10 @@ def test_a_poisoned_file_is_refused_and_does_nothing(tiny: TinyModel, tmp_path: 
     bomb(mark, wrapped, poison)
     state = tmp_path / "step-00000002.dat"
     state.write_bytes(poison.read_bytes())
-    for name, changes, code in (("weight", {"input_weight": str(poison)}, ExitCode.BAD_INPUT), ("state", {"resume": str(state)}, 0)):
+    for name, changes, code in (
+        ("weight", {"input_weight": str(poison)}, ExitCode.BAD_INPUT),
+        ("state", {"resume": str(state)}, 0),
+    ):
         request = _request(tiny, tmp_path / name, steps=3, threads=1, **changes)
         (tmp_path / name / "request.json").write_text(dump(request), encoding="utf-8")
         assert main([str(tmp_path / name / "request.json")]) == code
@@ -123,15 +168,15 @@ AUDIT = """
 import json, sys
 from pathlib import Path
 import torch
-from stages.checkpoint import Place, restore, save
-from stages.dat import DatFile
+from stages.train.checkpoint import TrainProgress, restore, save
+from stages.weights.dat import DatFile
 def read():
     with DatFile(Path(sys.argv[1])) as dat:
         for name in dat.entries:
             dat.tensor(name)
     target = {"a": torch.zeros(4)}
     restore(Path(sys.argv[2]), target, "key")
-save(Path(sys.argv[2]), {"a": torch.ones(4)}, Place(1), "key")
+save(Path(sys.argv[2]), {"a": torch.ones(4)}, TrainProgress(1), "key")
 read()  # whatever is imported late is imported here
 seen = []
 WATCHED = ("pickle.find_class", "exec", "compile", "marshal.loads", "import", "os.system", "subprocess.Popen", "os.exec", "ctypes.dlopen")
@@ -141,7 +186,9 @@ print(json.dumps(seen))
 """
 
 
-def test_reading_a_weight_and_a_state_executes_imports_and_unpickles_nothing(tiny: TinyModel, tmp_path: Path) -> None:
+def test_reading_a_weight_and_a_state_executes_imports_and_unpickles_nothing(
+    tiny: TinyModel, tmp_path: Path
+) -> None:
     """By the interpreter's own audit events (PEP 578)."""
     words = [sys.executable, "-c", AUDIT, str(tiny.weight), str(tmp_path / "step-00000001.dat")]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)

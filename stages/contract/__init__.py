@@ -1,11 +1,12 @@
-"""The one door between the two houses: requests in, events and a result out, and the row files that both read.
+"""The one door between the two houses: requests in, events and a result out, and the row files that both
+read.
 
-Imports neither torch nor hydra, so that `pipeline` may import it and start in well under a second. It is the only part of
-`stages` that `pipeline` imports; a lint contract holds that.
+Imports neither torch nor hydra, so that `pipeline` may import it and start in well under a second. It is the
+only part of `stages` that `pipeline` imports; a lint contract holds that.
 """
 
 from stages.contract.events import Answer, Event, EventKind, ExitCode, Finish, Phase, StageResult
-from stages.contract.offload import offload_faults
+from stages.contract.offload import offload_problems
 from stages.contract.requests import (
     WRITE_ROOT,
     ComputeDtype,
@@ -57,7 +58,7 @@ __all__ = [
     "StageResult",
     "Template",
     "TrainRequest",
-    "offload_faults",
+    "offload_problems",
     "read_probes",
     "read_rows",
 ]

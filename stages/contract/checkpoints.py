@@ -1,4 +1,6 @@
-"""The names of saved training states, which both houses must know: the stage writes them, the pipeline finds them."""
+"""The names of saved training states, which both houses must know: the stage writes them, the pipeline finds
+them.
+"""
 
 from __future__ import annotations
 
@@ -21,5 +23,7 @@ def checkpoint_step(path: Path) -> int:
 
 def newest_checkpoint(folder: Path) -> Path | None:
     """The state of the latest step in a folder; None if there is no such folder or no state in it."""
-    found = [path for path in folder.glob("step-*.dat") if checkpoint_step(path) >= 0] if folder.is_dir() else []
+    found = (
+        [path for path in folder.glob("step-*.dat") if checkpoint_step(path) >= 0] if folder.is_dir() else []
+    )
     return max(found, key=checkpoint_step, default=None)

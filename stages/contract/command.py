@@ -1,9 +1,11 @@
 """Templates of commands: the placeholders that another program's command may hold, and what becomes of them.
 
-    dotnet fsi train.fsx --train-data {data} --input-dat {input} --output-dat {output} --steps {steps} --lr {lr}
+    dotnet fsi train.fsx --train-data {data} --input-dat {input} --output-dat {output} --steps {steps} --lr
+    {lr}
 
-The template is split into words as a shell would, but by no shell, and each word's placeholders are filled in afterwards: a path
-with a blank in it stays one argument. Only a template that asks for a shell (`shell: true`) gets one; its values are quoted.
+The template is split into words as a shell would, but by no shell, and each word's placeholders are filled in
+afterwards: a path with a blank in it stays one argument. Only a template that asks for a shell (`shell:
+true`) gets one; its values are quoted.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from typing import Any
 
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 PATHS = ("data", "input", "output", "model_dir")
-"""Rows as a TSV without a header, input weight, the place of the output weight, folder with config and tokenizer."""
+"""Rows as a TSV without a header, input weight, the place of the output weight, folder with config and
+tokenizer.
+"""
 NUMBERS: tuple[str, ...] = (
     "steps",
     "lr",
@@ -29,8 +33,27 @@ NUMBERS: tuple[str, ...] = (
     "schedule",
     "min_lr_ratio",
 )
-NUMBERS += ("min_lr_ratio", "weight_decay", "beta1", "beta2", "eps", "clip_norm", "optimizer_state_mode", "rounding", "step_chunk_rows")
-NUMBERS += ("compute_dtype", "scale_rule", "train_last_layers", "gradient_checkpointing", "loss", "template", "device", "threads")
+NUMBERS += (
+    "min_lr_ratio",
+    "weight_decay",
+    "beta1",
+    "beta2",
+    "eps",
+    "clip_norm",
+    "optimizer_state_mode",
+    "rounding",
+    "step_chunk_rows",
+)
+NUMBERS += (
+    "compute_dtype",
+    "scale_rule",
+    "train_last_layers",
+    "gradient_checkpointing",
+    "loss",
+    "template",
+    "device",
+    "threads",
+)
 """Keys of a recipe that a template may name."""
 
 
@@ -39,26 +62,28 @@ def placeholders(template: str) -> list[str]:
     return _PLACEHOLDER.findall(template)
 
 
-def template_faults(template: str) -> list[str]:
+def template_problems(template: str) -> list[str]:
     """All that is wrong with a template, each as `value: remedy`."""
     known = (*PATHS, *NUMBERS)
-    faults = []
+    problems = []
     for name in dict.fromkeys(placeholders(template)):
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {{{near[0]}}}?" if near else f"there are {', '.join(known)}"
-            faults.append(f"{{{name}}}: no such placeholder; {hint}")
+            problems.append(f"{{{name}}}: no such placeholder; {hint}")
     if "output" not in placeholders(template):
-        faults.append(f"{template!r}: has no {{output}}: the program must be told where its weight goes, or nothing can be judged")
+        problems.append(
+            f"{template!r}: has no {{output}}: the program must be told where its weight goes, or nothing can be judged"
+        )
     try:
         shlex.split(template)
     except ValueError as error:
-        faults.append(f"{template!r}: {error}: close the quotation")
-    return faults
+        problems.append(f"{template!r}: {error}: close the quotation")
+    return problems
 
 
 def expand(template: str, values: Mapping[str, Any], shell: bool) -> list[str]:
-    """The argument list of a template without faults.
+    """The argument list of a template without problems.
 
     Args:
         template: with placeholders.
@@ -66,7 +91,11 @@ def expand(template: str, values: Mapping[str, Any], shell: bool) -> list[str]:
         shell: whether `/bin/sh` gets the whole text.
     """
     if shell:
-        return ["/bin/sh", "-c", _PLACEHOLDER.sub(lambda match: shlex.quote(_text(values[match[1]])), template)]
+        return [
+            "/bin/sh",
+            "-c",
+            _PLACEHOLDER.sub(lambda match: shlex.quote(_text(values[match[1]])), template),
+        ]
     return [_PLACEHOLDER.sub(lambda match: _text(values[match[1]]), word) for word in shlex.split(template)]
 
 

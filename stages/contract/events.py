@@ -23,7 +23,9 @@ class Phase(StrEnum):
 
 
 class EventKind(StrEnum):
-    """`PHASE` marks a phase, `STEP` carries a step's figures, `PROGRESS` counts work, `NOTE` says one line to the user."""
+    """`PHASE` marks a phase, `STEP` carries a step's figures, `PROGRESS` counts work, `NOTE` says one line to
+    the user.
+    """
 
     PHASE = "phase"
     STEP = "step"
@@ -39,7 +41,9 @@ class ExitCode(IntEnum):
     BAD_INPUT = 2
     NON_FINITE = 3
     DISAGREE = 4
-    """Two things that must agree do not: training against inference forward, or trainable against exported names."""
+    """Two things that must agree do not: training against inference forward, or trainable against exported
+    names.
+    """
     OVER_LIMIT = 5
     """An allocation failed inside the process; the guard's own kill is `GUARD_KILLED`."""
     NO_SPACE = 6
@@ -60,7 +64,8 @@ class Event:
     """Steps done so far, for `STEP`; items done, for `PROGRESS`."""
     total: int = 0
     values: dict[str, float] = field(default_factory=dict)
-    """For `STEP`: loss, lr, grad_norm, update_ratio, tokens, step_seconds. For `PHASE`: device memory in MiB."""
+    """For `STEP`: loss, lr, grad_norm, update_ratio, tokens, step_seconds. For `PHASE`: device memory in MiB.
+    """
     text: str = ""
 
     def line(self) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-UNIFIED_REASON = "CPU and GPU share the same memory chips here, so what is moved away stays where it was: nothing is saved"
+UNIFIED_REASON = (
+    "CPU and GPU share the same memory chips here, so what is moved away stays where it was: nothing is saved"
+)
 """Why nothing is offloaded where CPU and GPU share one memory."""
 OFFLOAD_REASONS = {
     "offload_weights": "the update runs inside backward and writes each master there, after both passes have read it: all would cross "
@@ -23,17 +25,21 @@ OFFLOAD_INSTEAD = {
 }
 
 
-def offload_faults(request: object, unified: bool | None = None) -> list[str]:
-    """One fault for each part that a request wants to offload, with the reason and what to use instead.
+def offload_problems(request: object, unified: bool | None = None) -> list[str]:
+    """One problem for each part that a request wants to offload, with the reason and what to use instead.
 
     Args:
         request: A `TrainRequest`.
         unified: Whether CPU and GPU share one memory; None, where nobody has looked, gives both reasons.
     """
-    faults = []
+    problems = []
     for key, reason in OFFLOAD_REASONS.items():
         if getattr(request, key):
-            shared = "where CPU and GPU share one memory (GB10), moving saves nothing; elsewhere " if unified is None else ""
+            shared = (
+                "where CPU and GPU share one memory (GB10), moving saves nothing; elsewhere "
+                if unified is None
+                else ""
+            )
             why = UNIFIED_REASON if unified else shared + reason
-            faults.append(f"{key}: true: refused: {why}: {OFFLOAD_INSTEAD[key]}")
-    return faults
+            problems.append(f"{key}: true: refused: {why}: {OFFLOAD_INSTEAD[key]}")
+    return problems

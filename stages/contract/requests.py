@@ -1,7 +1,8 @@
 """What `pipeline` asks of `stages`: one JSON file per process.
 
-Every path is as the caller wrote it, resolved against the working directory of the process. `check()` of a request lists all
-that is wrong with its numbers; whether files exist and fit each other is for the stage to say, before work begins.
+Every path is as the caller wrote it, resolved against the working directory of the process. `check()` of a
+request lists all that is wrong with its numbers; whether files exist and fit each other is for the stage to
+say, before work begins.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from stages.contract.command import template_faults
+from stages.contract.command import template_problems
 from stages.contract.events import Phase
-from stages.contract.offload import offload_faults
+from stages.contract.offload import offload_problems
 
 WRITE_ROOT = "STAGES_WRITE_ROOT"
-"""Environment variable: the folder outside of which a stage refuses to write. Set by whoever starts it; not part of the request, which
-may come from elsewhere. It also marks every process of an attempt as such."""
+"""Environment variable: the folder outside of which a stage refuses to write. Set by whoever starts it; not
+part of the request, which may come from elsewhere. It also marks every process of an attempt as such.
+"""
 
 
 class ComputeDtype(StrEnum):
@@ -39,7 +41,9 @@ class OptimizerStateMode(StrEnum):
 
 
 class Rounding(StrEnum):
-    """How an updated master becomes BF16. `NEAREST` exists to show what it loses; `FP32` keeps float32 masters."""
+    """How an updated master becomes BF16. `NEAREST` exists to show what it loses; `FP32` keeps float32
+    masters.
+    """
 
     STOCHASTIC = "stochastic"
     NEAREST = "nearest"
@@ -69,7 +73,9 @@ class Schedule(StrEnum):
 
 
 class LossKind(StrEnum):
-    """`CE` trains. `SCALAR` is the mean of the logits: it measures memory and time without a data-dependent loss."""
+    """`CE` trains. `SCALAR` is the mean of the logits: it measures memory and time without a data-dependent
+    loss.
+    """
 
     CE = "ce"
     SCALAR = "scalar"
@@ -91,7 +97,9 @@ class ScaleRule(StrEnum):
 
 
 class InferencePath(StrEnum):
-    """`BRIDGE` reads the weights as stored; `FP2` runs the training forward, straight-through estimator included."""
+    """`BRIDGE` reads the weights as stored; `FP2` runs the training forward, straight-through estimator
+    included.
+    """
 
     BRIDGE = "bridge"
     FP2 = "fp2"
@@ -132,7 +140,9 @@ class TrainRequest:
     sampling: Sampling = Sampling.RANDOM
     seed: int = 0
     lr_groups: dict[str, float] = field(default_factory=dict)
-    """Name prefix → factor on `lr`. `{"lm_head": 10.0}` is ten times the rate: Adam would divide a gradient factor out."""
+    """Name prefix → factor on `lr`. `{"lm_head": 10.0}` is ten times the rate: Adam would divide a gradient
+    factor out.
+    """
     warmup_steps: int = 0
     schedule: Schedule = Schedule.CONSTANT
     min_lr_ratio: float = 0.0
@@ -143,7 +153,9 @@ class TrainRequest:
     beta2: float = 0.999
     eps: float = 1e-8
     clip_norm: float = 1.0
-    """0 switches clipping off. See `stages.optim.clip` for what the norm means when the update runs inside backward."""
+    """0 switches clipping off. See `stages.optim.clip` for what the norm means when the update runs inside
+    backward.
+    """
     optimizer_state_mode: OptimizerStateMode = OptimizerStateMode.INT8
     rounding: Rounding = Rounding.STOCHASTIC
     step_chunk_rows: int = 1024
@@ -155,7 +167,9 @@ class TrainRequest:
     """0 trains every parameter. N > 0 trains the last N layers, the final norm and the head."""
     gradient_checkpointing: bool = False
     offload_weights: bool = False
-    """Never taken, like the three below: they are known so that asking for them is answered with the reason. See `offload_faults`."""
+    """Never taken, like the three below: they are known so that asking for them is answered with the reason.
+    See `offload_problems`.
+    """
     offload_optimizer: bool = False
     offload_gradients: bool = False
     offload_activations: bool = False
@@ -164,9 +178,12 @@ class TrainRequest:
     device: str = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
     threads: int = 0
-    """CPU threads; 0 leaves the library's choice. Part of the recipe: sums depend on it in their last bits."""
+    """CPU threads; 0 leaves the library's choice. Part of the recipe: sums depend on it in their last bits.
+    """
     memory_limit_gb: float = 0.0
-    """The CUDA allocator's own cap (0: none), so that too much is an error that can be caught before the guard must act."""
+    """The CUDA allocator's own cap (0: none), so that too much is an error that can be caught before the
+    guard must act.
+    """
     stop_after: str = ""
     """A phase name (see `Phase`): stop there and report, without an export."""
     log_every: int = 1
@@ -181,48 +198,63 @@ class TrainRequest:
         """All impossible numbers of this request, each as `key: value: remedy`.
 
         Args:
-            unified: Whether CPU and GPU share one memory, for the words of `offload_faults`; None where nobody has looked.
+            unified: Whether CPU and GPU share one memory, for the words of `offload_problems`; None where
+                nobody has looked.
         """
-        faults = offload_faults(self, unified)
+        problems = offload_problems(self, unified)
         if not self.data:
-            faults.append("data: empty: name at least one TSV file")
-        faults += [f"data[{i}].repeat: {s.repeat}: must be 1 or more" for i, s in enumerate(self.data) if s.repeat < 1]
+            problems.append("data: empty: name at least one TSV file")
+        problems += [
+            f"data[{i}].repeat: {s.repeat}: must be 1 or more"
+            for i, s in enumerate(self.data)
+            if s.repeat < 1
+        ]
         for key in ("batch_size", "grad_accum", "seq_len", "step_chunk_rows", "log_every"):
             if getattr(self, key) < 1:
-                faults.append(f"{key}: {getattr(self, key)}: must be 1 or more")
+                problems.append(f"{key}: {getattr(self, key)}: must be 1 or more")
         for key in ("steps", "warmup_steps", "train_last_layers", "threads", "seed", "checkpoint_every"):
             if getattr(self, key) < 0:
-                faults.append(f"{key}: {getattr(self, key)}: must be 0 or more")
+                problems.append(f"{key}: {getattr(self, key)}: must be 0 or more")
         for key in ("lr", "weight_decay", "clip_norm", "memory_limit_gb"):
             value = getattr(self, key)
             if not math.isfinite(value) or value < 0:
-                faults.append(f"{key}: {value}: must be a finite number, 0 or more")
+                problems.append(f"{key}: {value}: must be a finite number, 0 or more")
         if self.lr > 1:
-            faults.append(f"lr: {self.lr}: more than 1 moves every weight past its own size; 1e-5 to 1e-3 is usual")
+            problems.append(
+                f"lr: {self.lr}: more than 1 moves every weight past its own size; 1e-5 to 1e-3 is usual"
+            )
         for key in ("beta1", "beta2"):
             if not 0 <= getattr(self, key) < 1:
-                faults.append(f"{key}: {getattr(self, key)}: must lie in [0, 1)")
+                problems.append(f"{key}: {getattr(self, key)}: must lie in [0, 1)")
         if not 0 < self.eps < 1:
-            faults.append(f"eps: {self.eps}: must lie in (0, 1)")
+            problems.append(f"eps: {self.eps}: must lie in (0, 1)")
         if not 0 <= self.min_lr_ratio <= 1:
-            faults.append(f"min_lr_ratio: {self.min_lr_ratio}: must lie in [0, 1]")
+            problems.append(f"min_lr_ratio: {self.min_lr_ratio}: must lie in [0, 1]")
         for name, factor in self.lr_groups.items():
             if not math.isfinite(factor) or factor < 0:
-                faults.append(f"lr_groups.{name}: {factor}: must be a finite factor, 0 or more")
+                problems.append(f"lr_groups.{name}: {factor}: must be a finite factor, 0 or more")
         if self.warmup_steps > self.steps > 0:
-            faults.append(f"warmup_steps: {self.warmup_steps}: more than steps ({self.steps}); the full rate is never reached")
+            problems.append(
+                f"warmup_steps: {self.warmup_steps}: more than steps ({self.steps}); the full rate is never reached"
+            )
         if self.stop_after and self.stop_after not in list(Phase):
-            faults.append(f"stop_after: {self.stop_after}: none of {', '.join(Phase)}")
+            problems.append(f"stop_after: {self.stop_after}: none of {', '.join(Phase)}")
         if self.checkpoint_every > 0 and not self.checkpoints:
-            faults.append(f"checkpoint_every: {self.checkpoint_every}: needs checkpoints: name a folder for the saved states")
+            problems.append(
+                f"checkpoint_every: {self.checkpoint_every}: needs checkpoints: name a folder for the saved states"
+            )
         if self.output_weight == self.input_weight:
-            faults.append(f"output_weight: {self.output_weight}: is the input weight; nothing is ever overwritten")
-        return faults
+            problems.append(
+                f"output_weight: {self.output_weight}: is the input weight; nothing is ever overwritten"
+            )
+        return problems
 
 
 @dataclass(frozen=True)
 class ExternalRequest:
-    """One attempt of one stage by another program. What it is given and where its weight goes stands in `train`."""
+    """One attempt of one stage by another program. What it is given and where its weight goes stands in
+    `train`.
+    """
 
     train: TrainRequest
     command: str
@@ -242,7 +274,7 @@ class ExternalRequest:
 
     def check(self) -> list[str]:
         """All impossible numbers of `train`, and what is wrong with the template."""
-        return self.train.check() + [f"command: {fault}" for fault in template_faults(self.command)]
+        return self.train.check() + [f"command: {problem}" for problem in template_problems(self.command)]
 
 
 @dataclass(frozen=True)
@@ -273,17 +305,17 @@ class ProbeRequest:
 
     def check(self) -> list[str]:
         """All impossible numbers of this request."""
-        faults: list[str] = []
+        problems: list[str] = []
         if not self.probes:
-            faults.append("probes: empty: name at least one probe TSV file")
+            problems.append("probes: empty: name at least one probe TSV file")
         for key in ("max_tokens", "batch_size"):
             if getattr(self, key) < 1:
-                faults.append(f"{key}: {getattr(self, key)}: must be 1 or more")
+                problems.append(f"{key}: {getattr(self, key)}: must be 1 or more")
         if not 0 <= self.temperature < 100:
-            faults.append(f"temperature: {self.temperature}: must lie in [0, 100)")
+            problems.append(f"temperature: {self.temperature}: must lie in [0, 100)")
         if not 0 < self.top_p <= 1:
-            faults.append(f"top_p: {self.top_p}: must lie in (0, 1]")
-        return faults
+            problems.append(f"top_p: {self.top_p}: must lie in (0, 1]")
+        return problems
 
 
 @dataclass(frozen=True)

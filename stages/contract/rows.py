@@ -7,9 +7,9 @@ A probe file is a TSV with this header, in this order:
 - `kind`: identity, contrast, ability or health.
 - `group`: what is averaged together: a skill's name, `ufo`, `whoami` …
 - `split`: `train` for phrasings that stand in training files, `heldout` for those that never do.
-- `expect`: alternatives parted by ` || `; each is parts joined by ` && `, all of which the answer must contain. A part that
-  begins with `=` must equal the whole answer. Text is compared after NFKC, case folding, and without white space and closing
-  punctuation (`=` parts) or anywhere (others).
+- `expect`: alternatives parted by ` || `; each is parts joined by ` && `, all of which the answer must
+  contain. A part that begins with `=` must equal the whole answer. Text is compared after NFKC, case folding,
+  and without white space and closing punctuation (`=` parts) or anywhere (others).
 - `forbid`: parts by ` || ` that the answer must not contain.
 A probe needs `expect` or `forbid`; one without either could not fail.
 """
@@ -21,18 +21,24 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-ROW_HEADERS = {("prompt", "target"), ("prompt", "answer"), ("prompt", "response"), ("question", "answer"), ("input", "output")}
+ROW_HEADERS = {
+    ("prompt", "target"),
+    ("prompt", "answer"),
+    ("prompt", "response"),
+    ("question", "answer"),
+    ("input", "output"),
+}
 PROBE_HEADER = ("kind", "group", "split", "prompt", "expect", "forbid")
 _CLOSING = "。.!！?？~～ "
 
 
 class RowFileError(ValueError):
-    """A row file that cannot be used. `faults` lists every bad line as `file:line: what: remedy`."""
+    """A row file that cannot be used. `problems` lists every bad line as `file:line: what: remedy`."""
 
-    def __init__(self, path: Path, faults: list[str]) -> None:
+    def __init__(self, path: Path, problems: list[str]) -> None:
         self.path = path
-        self.faults = faults
-        super().__init__("\n".join(faults))
+        self.problems = problems
+        super().__init__("\n".join(problems))
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,9 @@ class Expectation:
 
     def met_by(self, answer: str) -> bool:
         """True if one alternative is wholly there (or none is asked for) and nothing forbidden is."""
-        return not self.leaks(answer) and (not self.alternatives or any(_holds(a, answer) for a in self.alternatives))
+        return not self.leaks(answer) and (
+            not self.alternatives or any(_holds(a, answer) for a in self.alternatives)
+        )
 
     def leaks(self, answer: str) -> list[str]:
         """The forbidden parts that the answer contains."""
@@ -85,28 +93,37 @@ class Probe:
 
 
 def normalize(text: str) -> str:
-    """NFKC, case folded, without white space: full-width and half-width forms and spacing do not decide a verdict."""
+    """NFKC, case folded, without white space: full-width and half-width forms and spacing do not decide a
+    verdict.
+    """
     return "".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def _holds(parts: tuple[str, ...], answer: str) -> bool:
     folded = normalize(answer)
     closed = folded.rstrip(_CLOSING)
-    return all(closed == normalize(part[1:]).rstrip(_CLOSING) if part.startswith("=") else normalize(part) in folded for part in parts)
+    return all(
+        closed == normalize(part[1:]).rstrip(_CLOSING) if part.startswith("=") else normalize(part) in folded
+        for part in parts
+    )
 
 
 def _lines(path: Path) -> list[str]:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise RowFileError(path, [f"{path}: no such file: name an existing TSV; nothing is put in its place"]) from None
+        raise RowFileError(
+            path, [f"{path}: no such file: name an existing TSV; nothing is put in its place"]
+        ) from None
     except OSError as error:
         raise RowFileError(path, [f"{path}: cannot be read: {error.strerror}"]) from None
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise RowFileError(path, [f"{path}:{line}: not UTF-8 at byte {error.start}: save the file as UTF-8"]) from None
+        raise RowFileError(
+            path, [f"{path}:{line}: not UTF-8 at byte {error.start}: save the file as UTF-8"]
+        ) from None
     return [line.removesuffix("\r") for line in text.split("\n")]
 
 
@@ -114,28 +131,29 @@ def read_rows(path: Path) -> list[Row]:
     """Reads a training TSV. Empty lines are passed over; a header row is recognized and not returned.
 
     Raises:
-        RowFileError: listing every line without exactly one tab or with an empty side, or if there are no rows.
+        RowFileError: listing every line without exactly one tab or with an empty side, or if there are no
+            rows.
     """
     rows: list[Row] = []
-    faults: list[str] = []
+    problems: list[str] = []
     for number, line in enumerate(_lines(path), start=1):
         if not line.strip():
             continue
         cells = [cell.strip() for cell in line.split("\t")]
         if len(cells) != 2:
             what = "no tab" if len(cells) == 1 else f"{len(cells) - 1} tabs"
-            faults.append(f"{path}:{number}: {what} in {line[:60]!r}: write prompt<TAB>target")
-        elif not rows and not faults and tuple(cell.casefold() for cell in cells) in ROW_HEADERS:
+            problems.append(f"{path}:{number}: {what} in {line[:60]!r}: write prompt<TAB>target")
+        elif not rows and not problems and tuple(cell.casefold() for cell in cells) in ROW_HEADERS:
             continue
         elif not all(cells):
             side = "prompt" if not cells[0] else "target"
-            faults.append(f"{path}:{number}: empty {side} in {line[:60]!r}: fill it in or delete the line")
+            problems.append(f"{path}:{number}: empty {side} in {line[:60]!r}: fill it in or delete the line")
         else:
             rows.append(Row(cells[0], cells[1], number))
-    if not rows and not faults:
-        faults.append(f"{path}: no rows: write at least one prompt<TAB>target")
-    if faults:
-        raise RowFileError(path, faults)
+    if not rows and not problems:
+        problems.append(f"{path}: no rows: write at least one prompt<TAB>target")
+    if problems:
+        raise RowFileError(path, problems)
     return rows
 
 
@@ -143,10 +161,11 @@ def read_probes(path: Path) -> list[Probe]:
     """Reads a probe TSV.
 
     Raises:
-        RowFileError: listing every line of a wrong shape, of an unknown kind or split, or without an expectation.
+        RowFileError: listing every line of a wrong shape, of an unknown kind or split, or without an
+            expectation.
     """
     probes: list[Probe] = []
-    faults: list[str] = []
+    problems: list[str] = []
     lines = _lines(path)
     header = tuple(cell.strip() for cell in lines[0].split("\t"))
     if header != PROBE_HEADER:
@@ -157,24 +176,28 @@ def read_probes(path: Path) -> list[Probe]:
             continue
         cells = [cell.strip() for cell in line.split("\t")]
         if len(cells) != len(PROBE_HEADER):
-            faults.append(f"{path}:{number}: {len(cells)} cells, not {len(PROBE_HEADER)}, in {line[:60]!r}")
+            problems.append(f"{path}:{number}: {len(cells)} cells, not {len(PROBE_HEADER)}, in {line[:60]!r}")
             continue
         kind, group, split, prompt, expect, forbid = cells
         if kind not in {k.value for k in ProbeKind}:
-            faults.append(f"{path}:{number}: kind {kind!r} is none of {', '.join(ProbeKind)}")
+            problems.append(f"{path}:{number}: kind {kind!r} is none of {', '.join(ProbeKind)}")
         if split not in ("train", "heldout"):
-            faults.append(f"{path}:{number}: split {split!r} is neither 'train' nor 'heldout'")
+            problems.append(f"{path}:{number}: split {split!r} is neither 'train' nor 'heldout'")
         if not prompt:
-            faults.append(f"{path}:{number}: empty prompt")
+            problems.append(f"{path}:{number}: empty prompt")
         if not expect and not forbid:
-            faults.append(f"{path}:{number}: neither expect nor forbid: a probe without an expectation cannot fail")
-        if not faults:
-            alternatives = tuple(tuple(p.strip() for p in a.split("&&")) for a in expect.split("||") if a.strip())
+            problems.append(
+                f"{path}:{number}: neither expect nor forbid: a probe without an expectation cannot fail"
+            )
+        if not problems:
+            alternatives = tuple(
+                tuple(p.strip() for p in a.split("&&")) for a in expect.split("||") if a.strip()
+            )
             forbidden = tuple(p.strip() for p in forbid.split("||") if p.strip())
             expectation = Expectation(alternatives, forbidden)
             probes.append(Probe(ProbeKind(kind), group, split, prompt, expectation, path.name, number))
-    if not probes and not faults:
-        faults.append(f"{path}: no probes below the header")
-    if faults:
-        raise RowFileError(path, faults)
+    if not probes and not problems:
+        problems.append(f"{path}: no probes below the header")
+    if problems:
+        raise RowFileError(path, problems)
     return probes

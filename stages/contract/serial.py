@@ -1,4 +1,6 @@
-"""Plain dataclasses to JSON and back, strictly: unknown keys, missing keys and wrong types are all reported together."""
+"""Plain dataclasses to JSON and back, strictly: unknown keys, missing keys and wrong types are all reported
+together.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,14 @@ T = TypeVar("T")
 
 
 class RequestError(ValueError):
-    """A request that cannot be carried out. `faults` lists every reason, each naming its key."""
+    """A request that cannot be carried out. `problems` lists every reason, each naming its key."""
 
-    def __init__(self, where: str, faults: list[str]) -> None:
+    def __init__(self, where: str, problems: list[str]) -> None:
         self.where = where
-        self.faults = faults
-        super().__init__(f"{where}: {len(faults)} fault(s)\n" + "\n".join(f"  - {fault}" for fault in faults))
+        self.problems = problems
+        super().__init__(
+            f"{where}: {len(problems)} problem(s)\n" + "\n".join(f"  - {problem}" for problem in problems)
+        )
 
 
 def to_jsonable(value: Any) -> Any:
@@ -47,12 +51,13 @@ def load(cls: type[T], data: Any, where: str) -> T:
     """Builds `cls` from parsed JSON.
 
     Raises:
-        RequestError: naming every unknown key (with the nearest known one), missing key and value of a wrong type.
+        RequestError: naming every unknown key (with the nearest known one), missing key and value of a wrong
+            type.
     """
-    faults: list[str] = []
-    value = _build(cls, data, "", faults)
-    if faults:
-        raise RequestError(where, faults)
+    problems: list[str] = []
+    value = _build(cls, data, "", problems)
+    if problems:
+        raise RequestError(where, problems)
     return typing.cast(T, value)
 
 
@@ -71,47 +76,47 @@ def load_file(cls: type[T], path: Path) -> T:
     return load(cls, data, str(path))
 
 
-def _build(kind: Any, data: Any, key: str, faults: list[str]) -> Any:
+def _build(kind: Any, data: Any, key: str, problems: list[str]) -> Any:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         if data is None and type(None) in args:
             return None
-        return _build(next(a for a in args if a is not type(None)), data, key, faults)
+        return _build(next(a for a in args if a is not type(None)), data, key, problems)
     if dataclasses.is_dataclass(kind):
-        return _build_dataclass(kind, data, key, faults)
+        return _build_dataclass(kind, data, key, problems)
     if origin is list:
         if not isinstance(data, list):
-            faults.append(f"{key}: {data!r} is no list")
+            problems.append(f"{key}: {data!r} is no list")
             return []
-        return [_build(args[0], item, f"{key}[{i}]", faults) for i, item in enumerate(data)]
+        return [_build(args[0], item, f"{key}[{i}]", problems) for i, item in enumerate(data)]
     if origin is dict:
         if not isinstance(data, dict):
-            faults.append(f"{key}: {data!r} is no mapping")
+            problems.append(f"{key}: {data!r} is no mapping")
             return {}
-        return {k: _build(args[1], v, f"{key}.{k}", faults) for k, v in data.items()}
+        return {k: _build(args[1], v, f"{key}.{k}", problems) for k, v in data.items()}
     if isinstance(kind, type) and issubclass(kind, Enum):
         try:
             return kind(data)
         except ValueError:
-            faults.append(f"{key}: {data!r} is none of {', '.join(repr(m.value) for m in kind)}")
+            problems.append(f"{key}: {data!r} is none of {', '.join(repr(m.value) for m in kind)}")
             return None
-    return _build_scalar(kind, data, key, faults)
+    return _build_scalar(kind, data, key, problems)
 
 
-def _build_scalar(kind: Any, data: Any, key: str, faults: list[str]) -> Any:
+def _build_scalar(kind: Any, data: Any, key: str, problems: list[str]) -> Any:
     if kind is Any:
         return data
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
         return float(data)
     if not isinstance(data, kind) or (kind in (int, float) and isinstance(data, bool)):
-        faults.append(f"{key}: {data!r} is no {kind.__name__}")
+        problems.append(f"{key}: {data!r} is no {kind.__name__}")
         return None
     return data
 
 
-def _build_dataclass(cls: Any, data: Any, key: str, faults: list[str]) -> Any:
+def _build_dataclass(cls: Any, data: Any, key: str, problems: list[str]) -> Any:
     if not isinstance(data, dict):
-        faults.append(f"{key or cls.__name__}: {data!r} is no mapping")
+        problems.append(f"{key or cls.__name__}: {data!r} is no mapping")
         return None
     prefix = f"{key}." if key else ""
     hints = typing.get_type_hints(cls)
@@ -119,12 +124,12 @@ def _build_dataclass(cls: Any, data: Any, key: str, faults: list[str]) -> Any:
     for name in data:
         if name not in fields:
             near = difflib.get_close_matches(name, fields, n=1)
-            faults.append(f"{prefix}{name}: unknown key" + (f"; did you mean {near[0]!r}?" if near else ""))
-    before = len(faults)
+            problems.append(f"{prefix}{name}: unknown key" + (f"; did you mean {near[0]!r}?" if near else ""))
+    before = len(problems)
     values = {}
     for name, field in fields.items():
         if name in data:
-            values[name] = _build(hints[name], data[name], prefix + name, faults)
+            values[name] = _build(hints[name], data[name], prefix + name, problems)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            faults.append(f"{prefix}{name}: missing")
-    return cls(**values) if len(faults) == before else None
+            problems.append(f"{prefix}{name}: missing")
+    return cls(**values) if len(problems) == before else None

@@ -1,7 +1,7 @@
 """Causal attention with grouped queries, and its gradient: PyTorch's own, and one kernel for short sequences.
 
-PyTorch's deterministic gradient takes several launches, and copies keys and values to every query head. A sequence that fits in one
-tile needs neither the running softmax nor its stored sums: one launch does it.
+PyTorch's deterministic gradient takes several launches, and copies keys and values to every query head. A
+sequence that fits in one tile needs neither the running softmax nor its stored sums: one launch does it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SIZES = (16, 32, 64, 128)  # of a head, that the kernel takes
 
 
 @dataclass
-class Attended:
+class AttentionOutput:
     """What the gradient needs; tensors are [batch, heads, length, head_dim]."""
 
     query: torch.Tensor
@@ -33,22 +33,29 @@ class Attended:
         return self.result.detach().transpose(1, 2).reshape(batch * length, heads * dim)
 
 
-def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, length: int) -> Attended:
+def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, length: int) -> AttentionOutput:
     """Of query [n, Q, head_dim], key and value [n, K, head_dim]; n is batch × length."""
-    query, key, value = (t.view(-1, length, *t.shape[1:]).transpose(1, 2).detach() for t in (query, key, value))
+    query, key, value = (
+        t.view(-1, length, *t.shape[1:]).transpose(1, 2).detach() for t in (query, key, value)
+    )
     graph = not _one_tile(query, length)
     with torch.set_grad_enabled(graph):
         for leaf in (query, key, value):
             leaf.requires_grad_(graph)
-        result = F.scaled_dot_product_attention(query, key, value, is_causal=length > 1, enable_gqa=query.shape[1] != key.shape[1])
-    return Attended(query, key, value, result)
+        result = F.scaled_dot_product_attention(
+            query, key, value, is_causal=length > 1, enable_gqa=query.shape[1] != key.shape[1]
+        )
+    return AttentionOutput(query, key, value, result)
 
 
-def attention_backward(kept: Attended, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def attention_backward(
+    kept: AttentionOutput, grad: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of query, key and value from that of `rows`.
 
     Returns:
-        Each [n, heads, head_dim]; those of key and value may have Q heads, of which Q / K neighbours are to be summed.
+        Each [n, heads, head_dim]; those of key and value may have Q heads, of which Q / K neighbours are to
+        be summed.
     """
     batch, heads, length, dim = kept.result.shape
     if not _one_tile(kept.query, length):

@@ -1,7 +1,8 @@
-"""A training step of the whole model without autograd: what `stages.loop` computes, each parameter updated once its gradient exists.
+"""A training step of the whole model without autograd: what `stages.train.trainer` computes, each parameter
+updated once its gradient exists.
 
-At any time there are a few rounded weights, a few gradients, and either every layer's kept activations or, with checkpointing, every
-layer's input and one layer's activations.
+At any time there are a few rounded weights, a few gradients, and either every layer's kept activations or,
+with checkpointing, every layer's input and one layer's activations.
 """
 
 from __future__ import annotations
@@ -11,22 +12,22 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from stages.batches import Batch
 from stages.contract import LossKind, OptimizerStateMode, TrainRequest
 from stages.engine import ops
-from stages.engine.clip import FusedClip
 from stages.engine.graph import Inputs, Replay
-from stages.engine.head import Vocabulary, piece_names, piece_rows
-from stages.engine.lanes import Gradients, Lane, Weights
-from stages.engine.layers import Kept, LayerEngine
+from stages.engine.head import ChunkedHead, piece_names, piece_rows
+from stages.engine.layers import LayerActivations, LayerEngine
+from stages.engine.streams import Gradients, SideStream, Weights
 from stages.engine.vectors import Vectors
 from stages.nvfp4.linear import Linear
 from stages.optim.adamw import AdamW
 from stages.optim.clip import RunningClip
-from stages.optim.schedule import group_factor
+from stages.optim.fused_clip import FusedClip
+from stages.optim.schedule import group_lr_factor
+from stages.qwen3.batches import Batch
 from stages.qwen3.config import Qwen3Config
 from stages.qwen3.model import Layer, Qwen3, rotary_table
-from stages.qwen3.weights import EMBEDDING, HEAD
+from stages.weights.model_weights import EMBEDDING, HEAD
 
 if TYPE_CHECKING:
     from stages.optim.fused import FusedAdamW
@@ -75,26 +76,37 @@ class Engine:
         config = self._config = model.config
         self._device = model.model.embed_tokens.weight.device
         self._optimizer, self._checkpointing = optimizer, request.gradient_checkpointing
-        self._factors = {name: group_factor(name, request.lr_groups) for name in names}
+        self._factors = {name: group_lr_factor(name, request.lr_groups) for name in names}
         for module in model.modules():
             if isinstance(module, Linear):
                 module.forget()
         on_cuda = self._device.type == "cuda"
         if on_cuda:
-            # Deterministic mode fills every new tensor with NaN: a pass over memory for each, and nothing here reads one unwritten.
+            # Deterministic mode fills every new tensor with NaN: a pass over memory for each, and nothing
+            # here reads one unwritten.
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         trained, elements = set(names), largest_group(config)
-        self._updates, self._norms = Lane(self._device), Lane(self._device)
+        self._updates, self._norms = SideStream(self._device), SideStream(self._device)
         self._weights = Weights(elements, model.compute_dtype, self._device)
         self._gradients = Gradients(elements, model.compute_dtype, self._device, self._updates)
-        self._piece = piece_rows(config.vocab_size, config.hidden_size, elements, request.batch_size * request.seq_len)
-        clipped = [p for n in names for p in (piece_names(n, config.vocab_size, self._piece) if n in (EMBEDDING, HEAD) else [n])]
+        self._piece = piece_rows(
+            config.vocab_size, config.hidden_size, elements, request.batch_size * request.seq_len
+        )
+        clipped = [
+            p
+            for n in names
+            for p in (piece_names(n, config.vocab_size, self._piece) if n in (EMBEDDING, HEAD) else [n])
+        ]
         self.clip = FusedClip(clipped, request.clip_norm, self._device, elements) if on_cuda else RunningClip(
             clipped, request.clip_norm, self._device
         )  # fmt: skip
-        self._vocabulary = Vocabulary(model, trained, self._weights, self._gradients, self._update, self._piece, elements)
+        self._vocabulary = ChunkedHead(
+            model, trained, self._weights, self._gradients, self._update, self._piece, elements
+        )
         vectors = {name: p.data for name, p in model.named_parameters() if p.ndim == 1}
-        self._vectors = Vectors(vectors, {name: factor for name, factor in self._factors.items() if name in vectors})
+        self._vectors = Vectors(
+            vectors, {name: factor for name, factor in self._factors.items() if name in vectors}
+        )
         self._layers: list[LayerEngine] = []
         for i, layer in enumerate(model.model.layers):
             assert isinstance(layer, Layer)
@@ -102,24 +114,36 @@ class Engine:
             self._layers.append(LayerEngine(layer, f"model.layers.{i}.", config, trained, *common))
             if on_cuda:
                 torch.cuda.empty_cache()  # masters that were merged left blocks that nothing else fits
-        lowest = min((int(n.split(".")[2]) for n in names if n.startswith("model.layers.")), default=len(self._layers))
+        lowest = min(
+            (int(n.split(".")[2]) for n in names if n.startswith("model.layers.")), default=len(self._layers)
+        )
         self._lowest = 0 if self._vocabulary.embedding_trained else lowest
         self._tables: dict[int, ops.Table] = {}
         self._replay = Replay(self._step, note, capture and on_cuda)
 
     @torch.no_grad()
     def step(self, batch: Batch) -> torch.Tensor:
-        """Launches one step on a batch: 0-dim float32 mean loss of a target, on the device, valid until the next step."""
+        """Launches one step on a batch: 0-dim float32 mean loss of a target, on the device, valid until the
+        next step.
+        """
         return self._replay.run(batch)
 
-    def _update(self, name: str, master: torch.Tensor, grad: torch.Tensor, first: int, sums: torch.Tensor | None) -> None:
+    def _update(
+        self, name: str, master: torch.Tensor, grad: torch.Tensor, first: int, sums: torch.Tensor | None
+    ) -> None:
         key = name
         if name in (EMBEDDING, HEAD) and self._piece < self._config.vocab_size:
             key = f"{name}#{first // master.shape[1]}"
-        factor = self._norms.run(lambda: self.clip.factor(key, grad, sums), *(() if sums is None else (sums,)))
-        self._updates.run_after([self._norms.done()], lambda: self._update_now(name, master, grad, first, factor), grad)
+        factor = self._norms.run(
+            lambda: self.clip.factor(key, grad, sums), *(() if sums is None else (sums,))
+        )
+        self._updates.run_after(
+            [self._norms.done()], lambda: self._update_now(name, master, grad, first, factor), grad
+        )
 
-    def _update_now(self, name: str, master: torch.Tensor, grad: torch.Tensor, first: int, factor: torch.Tensor | None) -> None:
+    def _update_now(
+        self, name: str, master: torch.Tensor, grad: torch.Tensor, first: int, factor: torch.Tensor | None
+    ) -> None:
         if grad.dtype != master.dtype and master.dtype == torch.bfloat16:
             grad = grad.to(master.dtype)
         self._optimizer.update(name, master, grad, self._factors[name], factor, first)
@@ -135,7 +159,7 @@ class Engine:
         vocabulary, ids = self._vocabulary, inputs.ids.flatten()
         table = self._table(inputs.ids.shape[1], vocabulary.dtype)
         x = vocabulary.embed(ids)
-        kept: list[Kept | torch.Tensor] = []
+        kept: list[LayerActivations | torch.Tensor] = []
         for index, layer in enumerate(self._layers):
             before = x
             x, needed = layer.forward(x, table)

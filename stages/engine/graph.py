@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from stages.batches import Batch
+from stages.qwen3.batches import Batch
 
 _LENGTH_STEP = 32  # widths are padded to a multiple: a graph for each
 
@@ -47,9 +47,13 @@ class Inputs:
 
             # Indexing would sort the places first: they are all different, but it cannot know.
             count = len(batch.targets)
-            kernels_head.place_targets[(-(-count // 1024),)](self.targets, batch.where, batch.targets, count, width, length, BLOCK=1024)
+            kernels_head.place_targets[(-(-count // 1024),)](
+                self.targets, batch.where, batch.targets, count, width, length, BLOCK=1024
+            )
         else:
-            self.targets[batch.where.div(width, rounding_mode="floor") * length + batch.where % width] = batch.targets
+            self.targets[batch.where.div(width, rounding_mode="floor") * length + batch.where % width] = (
+                batch.targets
+            )
         self.share.fill_(1.0 / len(batch.targets))
 
 
@@ -64,7 +68,8 @@ class _Bucket:
 class Replay:
     """Runs a step eagerly the first time it sees a shape, then captures it, then replays.
 
-    The eager run compiles kernels and is a step like any other: capture executes nothing, so no step is lost or done twice.
+    The eager run compiles kernels and is a step like any other: capture executes nothing, so no step is lost
+        or done twice.
 
     Args:
         step: Reads the inputs, updates the masters, writes `inputs.loss`.
@@ -101,7 +106,8 @@ class Replay:
     def _capture(self, bucket: _Bucket) -> None:
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
-            # The chain of products before what runs beside it (`stages.engine.lanes`): a graph keeps the priorities.
+            # The chain of products before what runs beside it (`stages.engine.streams`): a graph keeps the
+            # priorities.
             self._stream = torch.cuda.Stream(priority=-1)
         graph = torch.cuda.CUDAGraph()
         try:

@@ -1,8 +1,10 @@
-"""Head, loss and embedding, a piece of the vocabulary at a time: neither all logits nor all of the gradient ever exist.
+"""Head, loss and embedding, a piece of the vocabulary at a time: neither all logits nor all of the gradient
+ever exist.
 
-Softmax needs the sum over the whole vocabulary, so the pieces are gone through twice for the loss's gradient (the online sum of Milakov
-and Gimelshein 2018, arXiv 1805.02867). A tied matrix has a second gradient, from the embedding, which exists only when the whole backward
-is through; its pieces are made once more then. Each piece counts as a gradient of its own in the running norm of `stages.optim.clip`.
+Softmax needs the sum over the whole vocabulary, so the pieces are gone through twice for the loss's gradient
+(the online sum of Milakov and Gimelshein 2018, arXiv 1805.02867). A tied matrix has a second gradient, from
+the embedding, which exists only when the whole backward is through; its pieces are made once more then. Each
+piece counts as a gradient of its own in the running norm of `stages.optim.clip`.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ import torch
 from torch.nn import functional as F
 
 from stages.engine import ops
-from stages.engine.lanes import Gradients, Weights
 from stages.engine.ops import fused
+from stages.engine.streams import Gradients, Weights
 from stages.engine.weights import Rounded, Update
 from stages.nvfp4.linear import Linear
 from stages.qwen3.model import Qwen3
-from stages.qwen3.weights import EMBEDDING, HEAD
+from stages.weights.model_weights import EMBEDDING, HEAD
 
 _ROW_STEP = 64  # with 16 columns or more, a piece begins at a multiple of the fused update's chunk
 
@@ -50,10 +52,12 @@ class Softmax:
     chosen: torch.Tensor
     """float32 [n] each: the largest logit, the sum of exponentials relative to it, the target's logit."""
     logits: dict[int, torch.Tensor] | None = None
-    """Of each piece, by its first word; later the loss's gradient by them. None: they are made anew each time."""
+    """Of each piece, by its first word; later the loss's gradient by them. None: they are made anew each
+    time.
+    """
 
 
-class Vocabulary:
+class ChunkedHead:
     """The matrices that are as long as the vocabulary.
 
     Args:
@@ -62,7 +66,14 @@ class Vocabulary:
     """
 
     def __init__(
-        self, model: Qwen3, trained: set[str], weights: Weights, gradients: Gradients, update: Update, rows: int, kept: int
+        self,
+        model: Qwen3,
+        trained: set[str],
+        weights: Weights,
+        gradients: Gradients,
+        update: Update,
+        rows: int,
+        kept: int,
     ) -> None:
         self.tied, self._rows, self._kept, self._update = model.tied, rows, kept, update
         self._weights, self._gradients = weights, gradients
@@ -82,10 +93,14 @@ class Vocabulary:
         """[n, hidden] of ids [n]."""
         return F.embedding(ids, self._embedding).to(self.dtype)
 
-    def loss(self, hidden: torch.Tensor, targets: torch.Tensor, share: torch.Tensor) -> tuple[torch.Tensor, Softmax]:
+    def loss(
+        self, hidden: torch.Tensor, targets: torch.Tensor, share: torch.Tensor
+    ) -> tuple[torch.Tensor, Softmax]:
         """(mean cross-entropy of the targets, 0-dim float32; what `backward` needs)."""
         n = len(hidden)
-        largest, total, chosen = (torch.full((n,), v, device=hidden.device) for v in (float("-inf"), 0.0, 0.0))
+        largest, total, chosen = (
+            torch.full((n,), v, device=hidden.device) for v in (float("-inf"), 0.0, 0.0)
+        )
         state = Softmax(hidden, targets, share, largest, total, chosen)
         state.logits = {} if n * len(self._head) <= self._kept else None
         for first, weight in self._pieces():
@@ -107,17 +122,23 @@ class Vocabulary:
             out += grad @ weight
             if self._rounded is not None and HEAD in self._trained:
                 with self._gradients.use(*weight.shape) as product:
-                    self._learn(HEAD, self._head, first, product, ops.weight_grad(grad, state.hidden, product))
+                    self._learn(
+                        HEAD, self._head, first, product, ops.weight_grad(grad, state.hidden, product)
+                    )
                 self._rounded.changed(first)
         return out.to(state.hidden.dtype)
 
     def learn_embedding(self, ids: torch.Tensor, grad: torch.Tensor, state: Softmax) -> None:
-        """Updates the embedding from the gradient of `embed` [n, hidden], and of the head if that is the same matrix."""
+        """Updates the embedding from the gradient of `embed` [n, hidden], and of the head if that is the same
+        matrix.
+        """
         if not self.embedding_trained:
             return
         words, order = torch.sort(ids, stable=True)
         for first in range(0, len(self._embedding), self._rows):
-            with self._gradients.use(min(self._rows, len(self._embedding) - first), self._embedding.shape[1]) as out:
+            with self._gradients.use(
+                min(self._rows, len(self._embedding) - first), self._embedding.shape[1]
+            ) as out:
                 sums = None
                 if not self.tied:
                     out.zero_()
@@ -146,7 +167,9 @@ class Vocabulary:
 
         return self._weights.take(("head", first), len(master), master.shape[1], write)
 
-    def _learn(self, name: str, master: torch.Tensor, first: int, grad: torch.Tensor, sums: torch.Tensor | None) -> None:
+    def _learn(
+        self, name: str, master: torch.Tensor, first: int, grad: torch.Tensor, sums: torch.Tensor | None
+    ) -> None:
         self._update(name, master, grad, first * master.shape[1], sums)
 
 
@@ -200,9 +223,15 @@ def _changes(ids: torch.Tensor, out: torch.Tensor) -> int:
 
 
 def _add_rows(
-    out: torch.Tensor, grad: torch.Tensor, words: torch.Tensor, order: torch.Tensor, first: int, sums: torch.Tensor | None = None
+    out: torch.Tensor,
+    grad: torch.Tensor,
+    words: torch.Tensor,
+    order: torch.Tensor,
+    first: int,
+    sums: torch.Tensor | None = None,
 ) -> None:
-    """Adds rows `grad[order]`, which belong to the sorted `words`, to `out`, whose first row is that of the word `first`.
+    """Adds rows `grad[order]`, which belong to the sorted `words`, to `out`, whose first row is that of the
+    word `first`.
 
     Args:
         sums: Of squares of `out`'s parts; its last `_changes` elements become what they grow by.
@@ -217,4 +246,6 @@ def _add_rows(
         )  # fmt: skip
         return
     inside = (words >= first) & (words < first + rows)
-    out += torch.zeros(out.shape).index_add_(0, words[inside] - first, grad[order[inside]].float()).to(out.dtype)
+    out += (
+        torch.zeros(out.shape).index_add_(0, words[inside] - first, grad[order[inside]].float()).to(out.dtype)
+    )

@@ -1,7 +1,9 @@
-"""Triton kernels for what a layer does between its matrix products: RMS norm, head norm with rotary positions, SwiGLU.
+"""Triton kernels for what a layer does between its matrix products: RMS norm, head norm with rotary
+positions, SwiGLU.
 
-Each is the reference's formula (`stages.engine.ops`) in one pass, with float32 inside and the compute dtype's rounding where the model has
-it. Weight gradients of norms come as partial sums, one row a program, added up in a fixed order.
+Each is the reference's formula (`stages.engine.ops`) in one pass, with float32 inside and the compute dtype's
+rounding where the model has it. Weight gradients of norms come as partial sums, one row a program, added up
+in a fixed order.
 """
 
 from __future__ import annotations
@@ -72,10 +74,14 @@ def heads_forward(
     sine = tl.load(sines + place + half).to(tl.float32)[None, :]
     source = qkv + token * ((Q + 2 * K) * 2 * HALF)
     heads = tl.arange(0, QP)
-    _rotate_heads(source, query + token * (Q * 2 * HALF), q_weight, cosine, sine, (heads < Q)[:, None], heads, eps, HALF)
+    _rotate_heads(
+        source, query + token * (Q * 2 * HALF), q_weight, cosine, sine, (heads < Q)[:, None], heads, eps, HALF
+    )
     heads = tl.arange(0, KP)
     source += Q * 2 * HALF
-    _rotate_heads(source, key + token * (K * 2 * HALF), k_weight, cosine, sine, (heads < K)[:, None], heads, eps, HALF)
+    _rotate_heads(
+        source, key + token * (K * 2 * HALF), k_weight, cosine, sine, (heads < K)[:, None], heads, eps, HALF
+    )
 
 
 @triton.jit
@@ -89,7 +95,9 @@ def _sum_group(grad, inside, heads, GROUP: tl.constexpr, HALF: tl.constexpr):
 
 
 @triton.jit
-def _rotate_back(source, grad, out, weight, cosine, sine, inside, heads, eps, GROUP: tl.constexpr, HALF: tl.constexpr):
+def _rotate_back(
+    source, grad, out, weight, cosine, sine, inside, heads, eps, GROUP: tl.constexpr, HALF: tl.constexpr
+):
     """Gradient of `_rotate_heads`; returns this token's sums for the two halves of the weight's gradient."""
     half = tl.arange(0, HALF)
     at = heads[:, None] * (2 * HALF) + half[None, :]
@@ -114,7 +122,9 @@ def heads_backward(
     qkv, q_weight, k_weight, cosines, sines, g_query, g_key, g_value, out, q_partial, k_partial, tokens, length, Q: tl.constexpr,
     K: tl.constexpr, GROUP: tl.constexpr, QP: tl.constexpr, KP: tl.constexpr, HALF: tl.constexpr, eps,
 ):  # fmt: skip
-    """Gradient of the merged projection; tokens of one program: every num_programs-th. Keys and values have GROUP gradients each."""
+    """Gradient of the merged projection; tokens of one program: every num_programs-th. Keys and values have
+    GROUP gradients each.
+    """
     half = tl.arange(0, HALF)
     q1 = tl.zeros([HALF], tl.float32)
     q2, k1, k2 = q1, q1, q1
@@ -140,7 +150,11 @@ def heads_backward(
         source = g_value + token * (K * GROUP * 2 * HALF)
         kind = out.dtype.element_ty
         tl.store(out + base + at, _sum_group(source, k_inside, k_heads, GROUP, HALF).to(kind), mask=k_inside)
-        tl.store(out + base + at + HALF, _sum_group(source + HALF, k_inside, k_heads, GROUP, HALF).to(kind), mask=k_inside)
+        tl.store(
+            out + base + at + HALF,
+            _sum_group(source + HALF, k_inside, k_heads, GROUP, HALF).to(kind),
+            mask=k_inside,
+        )
     row = tl.program_id(0) * (2 * HALF) + half
     tl.store(q_partial + row, q1)
     tl.store(q_partial + row + HALF, q2)
@@ -155,7 +169,8 @@ def attention_backward(
     """Gradients of causal attention of one head over a whole sequence, whose `length` is at most L.
 
     Args:
-        query: [tokens, heads, DIM], as `grad`, `g_query`, and `g_key` and `g_value`, which are those of each query head.
+        query: [tokens, heads, DIM], as `grad`, `g_query`, and `g_key` and `g_value`, which are those of each
+            query head.
         key: [tokens, key_heads, DIM], as `value`, whose tokens are `value_stride` apart.
     """
     head, at, dim = tl.program_id(0), tl.arange(0, L), tl.arange(0, DIM)[None, :]
@@ -187,7 +202,9 @@ def swiglu_forward(merged, out, width, BLOCK: tl.constexpr):
     gate = tl.load(merged + row * 2 * width + at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(merged + row * 2 * width + width + at, mask=inside, other=0.0).to(tl.float32)
     kind = out.dtype.element_ty
-    tl.store(out + row * width + at, ((gate * tl.sigmoid(gate)).to(kind).to(tl.float32) * up).to(kind), mask=inside)
+    tl.store(
+        out + row * width + at, ((gate * tl.sigmoid(gate)).to(kind).to(tl.float32) * up).to(kind), mask=inside
+    )
 
 
 @triton.jit
@@ -203,5 +220,7 @@ def swiglu_backward(merged, grad, out, width, BLOCK: tl.constexpr):
     share = tl.sigmoid(gate)
     silu = (gate * share).to(kind).to(tl.float32)
     tl.store(out + row * width + at, (silu * up).to(kind), mask=inside)
-    tl.store(merged + row * 2 * width + at, (g * up * share * (1.0 + gate * (1.0 - share))).to(kind), mask=inside)
+    tl.store(
+        merged + row * 2 * width + at, (g * up * share * (1.0 + gate * (1.0 - share))).to(kind), mask=inside
+    )
     tl.store(merged + row * 2 * width + width + at, (g * silu).to(kind), mask=inside)

@@ -1,4 +1,6 @@
-"""Triton kernels of the head and of gradient norms: softmax by pieces of the vocabulary, rows of the embedding, sums of squares."""
+"""Triton kernels of the head and of gradient norms: softmax by pieces of the vocabulary, rows of the
+embedding, sums of squares.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ import triton.language as tl
 
 @triton.jit(do_not_specialize=["first"])
 def softmax_piece(logits, largest, total, chosen, targets, first, width, BLOCK: tl.constexpr):
-    """Takes logits [n, width] of the words from `first` on into each position's running maximum, sum and target logit."""
+    """Takes logits [n, width] of the words from `first` on into each position's running maximum, sum and
+    target logit.
+    """
     row = tl.program_id(0)
     target = tl.load(targets + row) - first
     if tl.load(targets + row) >= 0:
@@ -42,10 +46,13 @@ def softmax_grad(logits, largest, total, targets, share, first, width, BLOCK: tl
 
 
 @triton.jit(do_not_specialize=["first", "rows"])
-def add_rows(out, grad, ids, order, changes, count, first, rows, size, BLOCK: tl.constexpr, SUMS: tl.constexpr):
+def add_rows(
+    out, grad, ids, order, changes, count, first, rows, size, BLOCK: tl.constexpr, SUMS: tl.constexpr
+):
     """Adds rows of `grad` to the rows of `out` whose word they belong to, in a fixed order.
 
-    `ids` are sorted, `order` says whence each came. The program of an id's first occurrence adds up all of them.
+    `ids` are sorted, `order` says whence each came. The program of an id's first occurrence adds up all of
+    them.
 
     Args:
         changes: With SUMS, float32, one a program: by how much the sum of `out`'s squares grows.
@@ -79,7 +86,11 @@ def place_targets(targets, where, values, count, width, length, BLOCK: tl.conste
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
     place = tl.load(where + at, mask=inside, other=0)
-    tl.store(targets + place // width * length + place % width, tl.load(values + at, mask=inside, other=0), mask=inside)
+    tl.store(
+        targets + place // width * length + place % width,
+        tl.load(values + at, mask=inside, other=0),
+        mask=inside,
+    )
 
 
 @triton.jit
@@ -116,9 +127,21 @@ def add_squares(partial, count, all_squares, index, names, max_norm, factor):
 
 
 @triton.jit(do_not_specialize=["index", "names", "max_norm"])
-def squares(grad, partial, arrived, all_squares, index, names, max_norm, factor, n, EACH: tl.constexpr, BLOCK: tl.constexpr):
-    """Sum of squares of EACH elements a program. The last one adds them up in order, keeps the gradient's squared norm among all of them,
-    and makes the clipping factor of their sum.
+def squares(
+    grad,
+    partial,
+    arrived,
+    all_squares,
+    index,
+    names,
+    max_norm,
+    factor,
+    n,
+    EACH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Sum of squares of EACH elements a program. The last one adds them up in order, keeps the gradient's
+    squared norm among all of them, and makes the clipping factor of their sum.
 
     Args:
         arrived: int32, 0 before and after.

@@ -1,4 +1,6 @@
-"""Forward and backward of one transformer layer, written out: what is kept between them, and when each weight is updated."""
+"""Forward and backward of one transformer layer, written out: what is kept between them, and when each weight
+is updated.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from stages.engine import ops
-from stages.engine.attention import Attended, attention, attention_backward
-from stages.engine.lanes import Gradients, Weights
+from stages.engine.attention import AttentionOutput, attention, attention_backward
+from stages.engine.streams import Gradients, Weights
 from stages.engine.vectors import Vectors
 from stages.engine.weights import Group, Update
 from stages.qwen3.config import Qwen3Config
@@ -16,14 +18,14 @@ from stages.qwen3.model import Layer
 
 
 @dataclass
-class Kept:
+class LayerActivations:
     """What the backward pass of a layer needs; n is batch × length."""
 
     x: torch.Tensor
     """Input [n, hidden]."""
     qkv: torch.Tensor
     """[n, (Q + 2 K) × head_dim], before norms and positions."""
-    attention: Attended
+    attention: AttentionOutput
     middle: torch.Tensor
     """[n, hidden] after attention."""
     merged: torch.Tensor
@@ -65,24 +67,28 @@ class LayerEngine:
         self._counts = (config.num_attention_heads, config.num_key_value_heads)
         self._head_dim, self._eps = config.head_dim, config.rms_norm_eps
 
-    def forward(self, x: torch.Tensor, table: ops.Table) -> tuple[torch.Tensor, Kept]:
+    def forward(self, x: torch.Tensor, table: ops.Table) -> tuple[torch.Tensor, LayerActivations]:
         """[n, hidden] to the same, and what `backward` needs."""
         kept = self.keep(x, table)
         return self._down.add_forward(kept.middle, ops.swiglu(kept.merged)), kept
 
-    def keep(self, x: torch.Tensor, table: ops.Table) -> Kept:
+    def keep(self, x: torch.Tensor, table: ops.Table) -> LayerActivations:
         """What `backward` needs: `forward` without its last product."""
         length, (q, k), dim = len(table[0]), self._counts, self._head_dim
         qkv = self._qkv.forward(ops.rms_norm(x, self._weight("input"), self._eps))
-        query, key = ops.heads(qkv, self._weight("q"), self._weight("k"), table, length, dim, self._counts, self._eps)
+        query, key = ops.heads(
+            qkv, self._weight("q"), self._weight("k"), table, length, dim, self._counts, self._eps
+        )
         value = qkv.view(len(x), q + 2 * k, dim)[:, q + k :]
         attended = attention(query, key, value, length)
         middle = self._out.add_forward(x, attended.rows())
         merged = self._merged.forward(ops.rms_norm(middle, self._weight("post"), self._eps))
-        return Kept(x, qkv, attended, middle, merged)
+        return LayerActivations(x, qkv, attended, middle, merged)
 
-    def backward(self, grad: torch.Tensor, kept: Kept, table: ops.Table) -> torch.Tensor:
-        """Gradient of the input from that of the output [n, hidden]; updates every trained parameter. Uses `kept` up."""
+    def backward(self, grad: torch.Tensor, kept: LayerActivations, table: ops.Table) -> torch.Tensor:
+        """Gradient of the input from that of the output [n, hidden]; updates every trained parameter. Uses
+        `kept` up.
+        """
         active, g = ops.swiglu_backward(kept.merged, self._down.input_grad(grad))
         self._down.learn(grad, active)
         del active
@@ -95,7 +101,9 @@ class LayerEngine:
     def _weight(self, norm: str) -> torch.Tensor:
         return self._vectors.masters[self._norms[norm]]
 
-    def _attention_backward(self, grad: torch.Tensor, kept: Kept, table: ops.Table) -> torch.Tensor:
+    def _attention_backward(
+        self, grad: torch.Tensor, kept: LayerActivations, table: ops.Table
+    ) -> torch.Tensor:
         g = self._out.backward(grad, kept.attention.rows())
         grads = attention_backward(kept.attention, g)
         return ops.heads_backward(
@@ -103,6 +111,8 @@ class LayerEngine:
             grads, self._vectors.grad(self._norms["q"], self._norms["k"]),
         )  # fmt: skip
 
-    def _norm_backward(self, norm: str, x: torch.Tensor, grad: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+    def _norm_backward(
+        self, norm: str, x: torch.Tensor, grad: torch.Tensor, residual: torch.Tensor
+    ) -> torch.Tensor:
         weight_grad = self._vectors.grad(self._norms[norm])
         return ops.rms_norm_backward(x, self._weight(norm), self._eps, grad, residual, weight_grad)

@@ -1,4 +1,6 @@
-"""What a layer does between its matrix products: Triton on CUDA, plain PyTorch elsewhere. Each function says its formula."""
+"""What a layer does between its matrix products: Triton on CUDA, plain PyTorch elsewhere. Each function says
+its formula.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ Table = tuple[torch.Tensor, torch.Tensor]
 """cos and sin, each [length, head_dim] in the compute dtype."""
 
 _PROGRAMS = 512  # of a backward that sums over tokens: more make the partial sums larger than they save
-_FEW = 256  # tokens: with more, the product that makes a weight's gradient waits for arithmetic, and cuBLAS is faster
+# tokens: with more, the product that makes a weight's gradient waits for arithmetic, and cuBLAS is faster
+_FEW = 256
 _TILE = (64, 128)
 
 
@@ -37,9 +40,16 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 
 def rms_norm_backward(
-    x: torch.Tensor, weight: torch.Tensor, eps: float, grad: torch.Tensor, residual: torch.Tensor, weight_grad: torch.Tensor
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+    grad: torch.Tensor,
+    residual: torch.Tensor,
+    weight_grad: torch.Tensor,
 ) -> torch.Tensor:
-    """residual + gradient of x [n, size]; `weight_grad` float32 [size] is filled in. `residual` may be overwritten."""
+    """residual + gradient of x [n, size]; `weight_grad` float32 [size] is filled in. `residual` may be
+    overwritten.
+    """
     rows, size = x.shape
     if not fused(x):
         value, g = x.float(), grad.float()
@@ -64,7 +74,9 @@ def heads(
     qkv: torch.Tensor, q_weight: torch.Tensor, k_weight: torch.Tensor, table: Table, length: int, head_dim: int,
     counts: tuple[int, int], eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Normed and rotated query [n, Q, head_dim] and key [n, K, head_dim] of merged projections [n, (Q + 2 K) × head_dim]."""
+    """Normed and rotated query [n, Q, head_dim] and key [n, K, head_dim] of merged projections [n, (Q + 2 K)
+    × head_dim].
+    """
     q, k = counts
     if not fused(qkv):
         split = qkv.view(len(qkv), -1, head_dim)
@@ -87,10 +99,12 @@ def heads_backward(
     qkv: torch.Tensor, q_weight: torch.Tensor, k_weight: torch.Tensor, table: Table, length: int, head_dim: int, counts: tuple[int, int],
     eps: float, grads: tuple[torch.Tensor, torch.Tensor, torch.Tensor], weight_grads: torch.Tensor,
 ) -> torch.Tensor:  # fmt: skip
-    """Gradient of `qkv`; `weight_grads` float32 [2, head_dim], of the query's and the key's norm, is filled in.
+    """Gradient of `qkv`; `weight_grads` float32 [2, head_dim], of the query's and the key's norm, is filled
+    in.
 
     Args:
-        grads: Of query, key and value, each [n, heads, head_dim]; the latter two with k heads, or with q, of which neighbours are summed.
+        grads: Of query, key and value, each [n, heads, head_dim]; the latter two with k heads, or with q, of
+            which neighbours are summed.
     """
     q, k = counts
     group = grads[1].shape[1] // k
@@ -102,7 +116,9 @@ def heads_backward(
             g_key = grads[1].view(-1, k, group, head_dim).float().sum(dim=2)
             found = torch.autograd.grad((query, key), leaves, (grads[0].float(), g_key))
         out = found[0].to(qkv.dtype)
-        out.view(len(qkv), -1, head_dim)[:, q + k :] = grads[2].view(-1, k, group, head_dim).float().sum(dim=2)
+        out.view(len(qkv), -1, head_dim)[:, q + k :] = (
+            grads[2].view(-1, k, group, head_dim).float().sum(dim=2)
+        )
         torch.stack((found[1], found[2]), out=weight_grads)
         return out
     from stages.engine import kernels
@@ -155,7 +171,14 @@ def weight_grad(grad: torch.Tensor, x: torch.Tensor, out: torch.Tensor, more: in
         float32 sums of squares of the result's parts, where they come without another pass over it.
     """
     rows, columns = out.shape
-    if not fused(x) or len(x) > _FEW or rows % _TILE[0] or columns % _TILE[1] or x.dtype != out.dtype or x.dtype == torch.float32:
+    if (
+        not fused(x)
+        or len(x) > _FEW
+        or rows % _TILE[0]
+        or columns % _TILE[1]
+        or x.dtype != out.dtype
+        or x.dtype == torch.float32
+    ):
         torch.mm(grad.t(), x, out=out)
         return None
     from stages.engine import kernels_product

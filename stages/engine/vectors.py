@@ -1,7 +1,7 @@
 """The norms' weights: their gradients are kept through the step, and they are updated together at its end.
 
-There are four of them in a layer and together they are a twenty-thousandth of the model. Each by itself would take two launches in the
-middle of the chain of large updates, which waits for nothing else.
+There are four of them in a layer and together they are a twenty-thousandth of the model. Each by itself would
+take two launches in the middle of the chain of large updates, which waits for nothing else.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from stages.engine.lanes import Lane
+from stages.engine.streams import SideStream
 from stages.optim.adamw import AdamW
 from stages.optim.clip import RunningClip
 
@@ -41,13 +41,20 @@ class Vectors:
         """Where the gradient belongs: float32 [size], or [count, size] of neighbours of one size."""
         first, size = self._places[names[0]], self.masters[names[0]].numel()
         if [self._places[name] for name in names] != [first + i * size for i in range(len(names))]:
-            raise ValueError(f"{', '.join(names)}: some are trained and some are not; train all of them or none")
+            raise ValueError(
+                f"{', '.join(names)}: some are trained and some are not; train all of them or none"
+            )
         out = self._grads[first : first + len(names) * size]
         return out if len(names) == 1 else out.view(len(names), size)
 
-    def learn(self, optimizer: AdamW | FusedAdamW, clip: RunningClip, norms: Lane, updates: Lane) -> None:
+    def learn(
+        self, optimizer: AdamW | FusedAdamW, clip: RunningClip, norms: SideStream, updates: SideStream
+    ) -> None:
         """Updates the trained ones; belongs after the last gradient of a step."""
         if self._trained:
             grads = self._grads[: sum(self._sizes.values())]
             factor = norms.run(lambda: clip.vectors_factor(self._sizes, grads))
-            updates.run_after([norms.done()], lambda: optimizer.update_vectors(self._trained, grads, self._lr_factors, factor))
+            updates.run_after(
+                [norms.done()],
+                lambda: optimizer.update_vectors(self._trained, grads, self._lr_factors, factor),
+            )

@@ -1,4 +1,6 @@
-"""Weights of matrix products: rounded to NVFP4 into buffers that all layers share, updated the moment their gradient exists."""
+"""Weights of matrix products: rounded to NVFP4 into buffers that all layers share, updated the moment their
+gradient exists.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +11,21 @@ from torch.nn import functional as F
 
 from stages.contract import ScaleRule
 from stages.engine import ops
-from stages.engine.lanes import Gradients, Weights
+from stages.engine.streams import Gradients, Weights
 from stages.nvfp4.codec import BLOCK, ScaleFormat, fake_quantize
 from stages.nvfp4.linear import Linear
 
 Update = Callable[[str, torch.Tensor, torch.Tensor, int, torch.Tensor | None], None]
-"""(name, master, gradient, first, sums): updates the master's elements from `first` on; see `stages.optim.adamw.AdamW.update`.
-`sums` are those of squares of the gradient's parts, if they are known."""
+"""(name, master, gradient, first, sums): updates the master's elements from `first` on; see
+`stages.optim.adamw.AdamW.update`. `sums` are those of squares of the gradient's parts, if they are known.
+"""
 
 
 class Rounded:
     """One master and the scales of its NVFP4 rounding, which are searched for once a step.
 
-    The masters are read again for the backward pass: with known scales that takes as long as a copy, and a byte for 16 weights in memory
-    where stored codes would take nine.
+    The masters are read again for the backward pass: with known scales that takes as long as a copy, and a
+    byte for 16 weights in memory where stored codes would take nine.
 
     Args:
         master: [out, in].
@@ -32,7 +35,9 @@ class Rounded:
         self.master = master
         self._rule, self._format = rule, scale_format
         words = self.master.is_cuda and self.master.dtype == torch.bfloat16
-        one_pass = words and self._rule in (ScaleRule.AMAX, ScaleRule.SEARCH) and self._format is ScaleFormat.E4M3
+        one_pass = (
+            words and self._rule in (ScaleRule.AMAX, ScaleRule.SEARCH) and self._format is ScaleFormat.E4M3
+        )
         blocks = self.master.numel() // BLOCK
         self._scales = torch.empty(blocks, dtype=torch.uint8, device=self.master.device) if one_pass else None
         self._known: set[int] = set()
@@ -66,9 +71,20 @@ class Group:
         trained: Names of the parameters that are updated.
     """
 
-    def __init__(self, linears: dict[str, Linear], trained: set[str], weights: Weights, gradients: Gradients, update: Update) -> None:
+    def __init__(
+        self,
+        linears: dict[str, Linear],
+        trained: set[str],
+        weights: Weights,
+        gradients: Gradients,
+        update: Update,
+    ) -> None:
         first = next(iter(linears.values()))
-        whole = first.weight.data if len(linears) == 1 else torch.cat([linear.weight.data for linear in linears.values()])
+        whole = (
+            first.weight.data
+            if len(linears) == 1
+            else torch.cat([linear.weight.data for linear in linears.values()])
+        )
         self._masters, start = {}, 0
         for name, linear in linears.items():
             linear.weight.data = self._masters[name] = whole[start : start + len(linear.weight)]

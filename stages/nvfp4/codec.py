@@ -1,30 +1,37 @@
 """NVFP4 in plain PyTorch: the reference for every device, worked through in pieces that stay in the cache.
 
-A weight [out, in] is cut into blocks of 16 columns. Each block has one scale; each value is an E2M1 code, 0 to 7 for
-0, 0.5, 1, 1.5, 2, 3, 4, 6, with bit 3 as the sign (OCP Microscaling Formats 1.0, section 5.3.3). Value = code × scale.
+A weight [out, in] is cut into blocks of 16 columns. Each block has one scale; each value is an E2M1 code, 0
+to 7 for 0, 0.5, 1, 1.5, 2, 3, 4, 6, with bit 3 as the sign (OCP Microscaling Formats 1.0, section 5.3.3).
+Value = code × scale.
 
-Rounding to E2M1 is to the nearest code, ties to the code with an even last bit, saturating at ±6; the sign of zero is kept.
-That is what `ml_dtypes.float4_e2m1fn` does. Scales are E4M3FN bytes (`ScaleFormat.E4M3`), or float16 or float32 values.
+Rounding to E2M1 is to the nearest code, ties to the code with an even last bit, saturating at ±6; the sign of
+zero is kept. That is what `ml_dtypes.float4_e2m1fn` does. Scales are E4M3FN bytes (`ScaleFormat.E4M3`), or
+float16 or float32 values.
 
 Rules for the scale of a block (`stages.contract.ScaleRule`):
 - `amax`: the largest magnitude over 6, rounded to the scale's format. The plain encoder.
-- `search`: the candidate with the smallest squared error; among equal errors the smallest scale. The four candidates are amax/6, the E4M3
-  value after it, the one before it, and amax/4. Instead of the one before it, amax/6 up to 4 × 2^-9 tries the second after it: there
-  E4M3's steps are coarse and the one before it hardly ever wins. A block that was decoded need not have 6 or 4 as its largest code, and
-  with amax/6 alone it would get another scale and other values. One with no code above 3 fits half its scale too, unless that half is
-  no E4M3 value; so blocks of whole multiples of 2^-10, none above 90 × 2^-10, that fit no candidate exactly also try amax over 3, 2,
-  1.5, 1 and 0.5. Thus decode(encode(decode(b))) == decode(b) for all bytes b but NaN scales. Float scales, of which there are no few
-  neighbours, try amax over 6, 4, 3, 2, 1.5, 1 and 0.5.
-  Errors under E4M3 scales are compared in BF16 (`_bf16_error`), two for the price of one on a GPU: there choosing costs arithmetic,
-  not memory. What the rounded values are off by is the same as with errors in float32, within a hundred-thousandth.
-- `fsharp`: max(amax/6, 1e-6) in float32 and the first nearest of the 16 values, as the user's F# fallback defines it. Stored in a
-  narrower format the scale is rounded first, and the codes are the nearest under the scale that is stored.
-An E4M3 scale is never smaller than 2^-9, its smallest positive value, so that a tiny block gives no division by zero.
+- `search`: the candidate with the smallest squared error; among equal errors the smallest scale. The four
+  candidates are amax/6, the E4M3 value after it, the one before it, and amax/4. Instead of the one before it,
+  amax/6 up to 4 × 2^-9 tries the second after it: there E4M3's steps are coarse and the one before it hardly
+  ever wins. A block that was decoded need not have 6 or 4 as its largest code, and with amax/6 alone it would
+  get another scale and other values. One with no code above 3 fits half its scale too, unless that half is no
+  E4M3 value; so blocks of whole multiples of 2^-10, none above 90 × 2^-10, that fit no candidate exactly also
+  try amax over 3, 2, 1.5, 1 and 0.5. Thus decode(encode(decode(b))) == decode(b) for all bytes b but NaN
+  scales. Float scales, of which there are no few neighbours, try amax over 6, 4, 3, 2, 1.5, 1 and 0.5. Errors
+  under E4M3 scales are compared in BF16 (`_bf16_error`), two for the price of one on a GPU: there choosing
+  costs arithmetic, not memory. What the rounded values are off by is the same as with errors in float32,
+  within a hundred-thousandth.
+- `fsharp`: max(amax/6, 1e-6) in float32 and the first nearest of the 16 values, as the user's F# fallback
+  defines it. Stored in a narrower format the scale is rounded first, and the codes are the nearest under the
+  scale that is stored.
+An E4M3 scale is never smaller than 2^-9, its smallest positive value, so that a tiny block gives no division
+by zero.
 
-Bytes are another matter than values: different bundles decode to the same numbers (an all-zero block has one for every scale), so
-no function of the values alone gives all of them back. `encode_onto` does, because it sees what was stored.
-Scale bytes 0x7F and 0xFF are NaN: no value follows from them, and reading refuses them. A negative scale is a number: it is read as
-its definition says, and encoding again gives the positive scale with the signs in the codes.
+Bytes are another matter than values: different bundles decode to the same numbers (an all-zero block has one
+for every scale), so no function of the values alone gives all of them back. `encode_onto` does, because it
+sees what was stored. Scale bytes 0x7F and 0xFF are NaN: no value follows from them, and reading refuses them.
+A negative scale is a number: it is read as its definition says, and encoding again gives the positive scale
+with the signs in the codes.
 """
 
 from __future__ import annotations
@@ -77,10 +84,16 @@ def round_e2m1(x: torch.Tensor) -> torch.Tensor:
 
 
 def decode(bundle: Bundle, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Values [out, in] of an encoded weight. Exact in BF16 for E4M3 scales: a code has 2 significant bits, a scale 4."""
-    table = torch.tensor([*E2M1_VALUES, *(-v for v in E2M1_VALUES)], dtype=torch.float32, device=bundle.codes.device)
+    """Values [out, in] of an encoded weight. Exact in BF16 for E4M3 scales: a code has 2 significant bits, a
+    scale 4.
+    """
+    table = torch.tensor(
+        [*E2M1_VALUES, *(-v for v in E2M1_VALUES)], dtype=torch.float32, device=bundle.codes.device
+    )
     rows, half = bundle.codes.shape
-    codes = torch.stack((bundle.codes & 15, bundle.codes >> 4), dim=-1).reshape(rows, half * 2 // BLOCK, BLOCK)
+    codes = torch.stack((bundle.codes & 15, bundle.codes >> 4), dim=-1).reshape(
+        rows, half * 2 // BLOCK, BLOCK
+    )
     values = table[codes.to(torch.int32)] * bundle.scales.float()[..., None]
     return values.reshape(rows, half * 2).to(dtype)
 
@@ -109,10 +122,12 @@ def encode(weight: torch.Tensor, rule: ScaleRule, scale_format: ScaleFormat = Sc
 
 
 def encode_onto(stored: Bundle, weight: torch.Tensor, rule: ScaleRule) -> Bundle:
-    """Encodes a weight whose unchanged blocks keep their stored bytes: `encode_onto(b, decode(b), rule)` is b for every bundle.
+    """Encodes a weight whose unchanged blocks keep their stored bytes: `encode_onto(b, decode(b), rule)` is b
+    for every bundle.
 
     Args:
-        stored: What `weight` was decoded from, before it was trained, on the same device. Its scales set the format.
+        stored: What `weight` was decoded from, before it was trained, on the same device. Its scales set the
+            format.
         weight: [out, in]. A block is unchanged if it equals the stored values rounded to this dtype.
     """
     new = encode(weight, rule, ScaleFormat(stored.scales.dtype))
@@ -123,10 +138,19 @@ def encode_onto(stored: Bundle, weight: torch.Tensor, rule: ScaleRule) -> Bundle
     return Bundle(codes, scales)
 
 
-def fake_quantize(weight: torch.Tensor, rule: ScaleRule, dtype: torch.dtype, scale_format: ScaleFormat = ScaleFormat.E4M3) -> torch.Tensor:
-    """`decode(encode(weight))` without making the codes: [out, in] in `dtype`. NaN stays NaN, for the loss to show it."""
+def fake_quantize(
+    weight: torch.Tensor, rule: ScaleRule, dtype: torch.dtype, scale_format: ScaleFormat = ScaleFormat.E4M3
+) -> torch.Tensor:
+    """`decode(encode(weight))` without making the codes: [out, in] in `dtype`. NaN stays NaN, for the loss to
+    show it.
+    """
     _check(weight)
-    if weight.is_cuda and weight.dtype == torch.bfloat16 and rule is not ScaleRule.FSHARP and scale_format is ScaleFormat.E4M3:
+    if (
+        weight.is_cuda
+        and weight.dtype == torch.bfloat16
+        and rule is not ScaleRule.FSHARP
+        and scale_format is ScaleFormat.E4M3
+    ):
         from stages.nvfp4.fused import fake_quantize_fused  # Triton comes with CUDA builds only
 
         return fake_quantize_fused(weight, rule, dtype)
@@ -140,7 +164,9 @@ def fake_quantize(weight: torch.Tensor, rule: ScaleRule, dtype: torch.dtype, sca
 
 def _check(weight: torch.Tensor) -> None:
     if weight.ndim != 2 or weight.shape[1] % BLOCK:
-        raise ValueError(f"weight of shape {list(weight.shape)}: NVFP4 needs [out, in] with in a multiple of {BLOCK}")
+        raise ValueError(
+            f"weight of shape {list(weight.shape)}: NVFP4 needs [out, in] with in a multiple of {BLOCK}"
+        )
 
 
 def _pieces(weight: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
@@ -152,20 +178,26 @@ def _pieces(weight: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
         yield piece, blocks[piece].float()
 
 
-def _quantize(blocks: torch.Tensor, rule: ScaleRule, scale_format: ScaleFormat) -> tuple[torch.Tensor, torch.Tensor]:
+def _quantize(
+    blocks: torch.Tensor, rule: ScaleRule, scale_format: ScaleFormat
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Scales [n, 1] float32, and E2M1 values [n, 16] float32, of blocks [n, 16]."""
     amax = blocks.abs().amax(dim=1, keepdim=True)
     if rule is ScaleRule.FSHARP:
         scale = _to_scale((amax / 6).clamp_(min=1e-6), scale_format)
         return scale, _nearest_first(blocks / scale)
-    scale = _to_scale(amax / 6, scale_format) if rule is ScaleRule.AMAX else _search(blocks, amax, scale_format)
+    scale = (
+        _to_scale(amax / 6, scale_format) if rule is ScaleRule.AMAX else _search(blocks, amax, scale_format)
+    )
     return scale, round_e2m1(blocks / scale)
 
 
 def _nearest_first(y: torch.Tensor) -> torch.Tensor:
     """The first nearest of the 16 values in code order: ties go towards zero, and zero is never negative."""
     magnitude = y.abs()
-    index = torch.bucketize(magnitude, magnitude.new_tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]), right=False)
+    index = torch.bucketize(
+        magnitude, magnitude.new_tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]), right=False
+    )
     value = magnitude.new_tensor(E2M1_VALUES)[index]
     return torch.where(value > 0, torch.copysign(value, y), value)
 
@@ -174,7 +206,11 @@ def _to_scale(value: torch.Tensor, scale_format: ScaleFormat) -> torch.Tensor:
     """Rounds to the scale's format, as float32, never to 0 or past its largest value."""
     if scale_format is ScaleFormat.E4M3:
         return value.clamp(E4M3_SMALLEST, E4M3_LARGEST).to(torch.float8_e4m3fn).float()
-    low, high = (2.0**-24, 65504.0) if scale_format is ScaleFormat.FLOAT16 else (2.0**-126, torch.finfo(torch.float32).max)
+    low, high = (
+        (2.0**-24, 65504.0)
+        if scale_format is ScaleFormat.FLOAT16
+        else (2.0**-126, torch.finfo(torch.float32).max)
+    )
     return value.clamp(low, high).to(scale_format.value).float()
 
 
@@ -198,9 +234,13 @@ def _whole(x: torch.Tensor) -> torch.Tensor:
 
 
 def _smallest_error(
-    magnitudes: torch.Tensor, candidates: Iterable[torch.Tensor], measure: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    magnitudes: torch.Tensor,
+    candidates: Iterable[torch.Tensor],
+    measure: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """For blocks [16, n] the scale [n] of the smallest error among candidates [n], and the error; of equal ones the smallest scale."""
+    """For blocks [16, n] the scale [n] of the smallest error among candidates [n], and the error; of equal
+    ones the smallest scale.
+    """
     best = error = torch.zeros(0)
     for scale in candidates:
         found = measure(magnitudes, scale)
@@ -231,14 +271,17 @@ def _bf16_error(magnitudes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 
 def _sum_pairs(x: torch.Tensor) -> torch.Tensor:
-    """Sums [2^k, ...] over the first axis, neighbours first: a fixed order, so that every device finds the same smallest error."""
+    """Sums [2^k, ...] over the first axis, neighbours first: a fixed order, so that every device finds the
+    same smallest error.
+    """
     while len(x) > 1:
         x = x[0::2] + x[1::2]
     return x[0]
 
 
 def _e4m3_candidates(amax: torch.Tensor) -> Iterator[torch.Tensor]:
-    # Positive E4M3 bytes are ordered like their values: neighbours are one apart. Up to 7, they are multiples of the smallest.
+    # Positive E4M3 bytes are ordered like their values: neighbours are one apart. Up to 7, they are multiples
+    # of the smallest.
     middle = _to_scale(amax / 6, ScaleFormat.E4M3).to(torch.float8_e4m3fn).view(torch.uint8).to(torch.int16)
     for byte in (torch.where(middle <= 4, middle + 2, middle - 1), middle, middle + 1):
         yield byte.clamp(1, _E4M3_LAST).to(torch.uint8).view(torch.float8_e4m3fn).float()
@@ -250,7 +293,8 @@ def _float_candidates(amax: torch.Tensor, scale_format: ScaleFormat) -> Iterator
         scale = _to_scale(amax / largest, scale_format)
         yield scale
         if scale_format is ScaleFormat.FLOAT32 and largest in (6, 3, 1.5):
-            # A float32 scale times 3 was rounded, so dividing again may miss it by one unit in the last place.
+            # A float32 scale times 3 was rounded, so dividing again may miss it by one unit in the last
+            # place.
             yield _to_scale(torch.nextafter(scale, scale.new_tensor(0.0)), scale_format)
             yield _to_scale(torch.nextafter(scale, scale.new_tensor(torch.inf)), scale_format)
 

@@ -1,15 +1,20 @@
-"""NVFP4 rounding of BF16 weights as Triton kernels: what `stages.nvfp4.codec` computes, bit for bit, in one pass over the weight.
+"""NVFP4 rounding of BF16 weights as Triton kernels: what `stages.nvfp4.codec` computes, bit for bit, in one
+pass over the weight.
 
-What bounds `search` is the number of instructions, so nearly all of them work on two values at once: a word holds two neighbours, as
-BF16 or as float16. One thread owns a block of 16, as two loads of four words: sums and maxima never leave it. What makes it exact, each
-checked for every BF16 value over every E4M3 scale in `tests/stages/test_codec.py`:
+What bounds `search` is the number of instructions, so nearly all of them work on two values at once: a word
+holds two neighbours, as BF16 or as float16. One thread owns a block of 16, as two loads of four words: sums
+and maxima never leave it. What makes it exact, each checked for every BF16 value over every E4M3 scale in
+`tests/stages/nvfp4/test_codec.py`:
 
-- Half precision is enough to find the nearest code. A BF16 value over an E4M3 scale is either exactly halfway between two codes or at
-  least 2^-8 of itself away from that. A product with the reciprocal, rounded upwards, is nearer than that. Halfway either code is off
-  by as much: for an error it does not matter which.
-- It does for the codes themselves: there the reciprocal has two float16 parts, and the quotient is the true one's nearest float16.
-- Code times scale has six significant bits at most, so what a value is off by is a BF16 value: one fused operation gives it.
-- Only amax/6 and its lower neighbour can saturate, except past 6 * 448, where all the other candidates are 448 as amax/6 is.
+- Half precision is enough to find the nearest code. A BF16 value over an E4M3 scale is either exactly halfway
+  between two codes or at least 2^-8 of itself away from that. A product with the reciprocal, rounded upwards,
+  is nearer than that. Halfway either code is off by as much: for an error it does not matter which.
+- It does for the codes themselves: there the reciprocal has two float16 parts, and the quotient is the true
+  one's nearest float16.
+- Code times scale has six significant bits at most, so what a value is off by is a BF16 value: one fused
+  operation gives it.
+- Only amax/6 and its lower neighbour can saturate, except past 6 * 448, where all the other candidates are
+  448 as amax/6 is.
 - E4M3 scales are rounded with float32 arithmetic rather than a hardware type, which runs on every GPU.
 """
 
@@ -81,23 +86,31 @@ def _sixth(x):
 @triton.jit
 def _reciprocal(scale):
     """1 / scale but for a unit in the last place."""
-    return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [scale], dtype=tl.float32, is_pure=True, pack=1)
+    return tl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [scale], dtype=tl.float32, is_pure=True, pack=1
+    )
 
 
 @triton.jit
 def _float16_twice(x):
-    return tl.inline_asm_elementwise("cvt.rn.f16x2.f32 $0, $1, $1;", "=r,f", [x], dtype=tl.int32, is_pure=True, pack=1)
+    return tl.inline_asm_elementwise(
+        "cvt.rn.f16x2.f32 $0, $1, $1;", "=r,f", [x], dtype=tl.int32, is_pure=True, pack=1
+    )
 
 
 @triton.jit
 def _bf16_twice(x):
-    return tl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $1, $1;", "=r,f", [x], dtype=tl.int32, is_pure=True, pack=1)
+    return tl.inline_asm_elementwise(
+        "cvt.rn.bf16x2.f32 $0, $1, $1;", "=r,f", [x], dtype=tl.int32, is_pure=True, pack=1
+    )
 
 
 @triton.jit
 def _word_max(a, b):
     """Of two words of BF16, NaN before all."""
-    return tl.inline_asm_elementwise("max.NaN.bf16x2 $0, $1, $2;", "=r,r,r", [a, b], dtype=tl.int32, is_pure=True, pack=1)
+    return tl.inline_asm_elementwise(
+        "max.NaN.bf16x2 $0, $1, $2;", "=r,r,r", [a, b], dtype=tl.int32, is_pure=True, pack=1
+    )
 
 
 @triton.jit
@@ -125,21 +138,26 @@ def _sizes(word):
 
 @triton.jit
 def _quotient(size, inverse, CLAMP: tl.constexpr):
-    """Of two float16 magnitudes by one scale, near enough to find a nearest code. CLAMP is needed where it may round past 6."""
+    """Of two float16 magnitudes by one scale, near enough to find a nearest code. CLAMP is needed where it
+    may round past 6.
+    """
     if CLAMP:
         return tl.inline_asm_elementwise(
             "{ .reg .b32 six; mov.b32 six, 0x46004600; mul.rn.f16x2 $0, $1, $2; min.f16x2 $0, $0, six; }", "=&r,r,r", [size, inverse],
             dtype=tl.int32, is_pure=True, pack=1,
         )  # fmt: skip
-    return tl.inline_asm_elementwise("mul.rn.f16x2 $0, $1, $2;", "=r,r,r", [size, inverse], dtype=tl.int32, is_pure=True, pack=1)
+    return tl.inline_asm_elementwise(
+        "mul.rn.f16x2 $0, $1, $2;", "=r,r,r", [size, inverse], dtype=tl.int32, is_pure=True, pack=1
+    )
 
 
 @triton.jit
 def _squares(word, quotient, scale):
     """Squares of what two BF16 magnitudes are off by.
 
-    2^9 times a value has half its power of two as the last bit: rounding to that is to the nearest code. A code's bits as float16, three
-    places down, are those of 2^-112 times the code as BF16; that cuts off zeros only.
+    2^9 times a value has half its power of two as the last bit: rounding to that is to the nearest code. A
+    code's bits as float16, three places down, are those of 2^-112 times the code as BF16; that cuts off zeros
+    only.
 
     Args:
         scale: -2^112 times the scale, twice, as BF16.
@@ -255,7 +273,9 @@ def _is_zero(x, BLOCKS: tl.constexpr, WORDS: tl.constexpr):
 
 @triton.jit
 def _block_scale(x, y, x_size, y_size, SEARCH: tl.constexpr, BLOCKS: tl.constexpr):
-    """Scales [BLOCKS] of blocks whose magnitudes are the words x and y, each [BLOCKS, 4]. NaN for blocks with NaN."""
+    """Scales [BLOCKS] of blocks whose magnitudes are the words x and y, each [BLOCKS, 4]. NaN for blocks with
+    NaN.
+    """
     a, b = _halves(_word_max(x, y), BLOCKS, 4)
     a, b = _halves(_word_max(a, b), BLOCKS, 2)
     evens, odds = _evens_odds(tl.reshape(_word_max(a, b), [BLOCKS]))
@@ -268,9 +288,19 @@ def _block_scale(x, y, x_size, y_size, SEARCH: tl.constexpr, BLOCKS: tl.constexp
         error = _error(x, y, x_size, y_size, best, BLOCKS, True)
         best, error = _better(best, error, plain, _error(x, y, x_size, y_size, plain, BLOCKS, True))
         huge = amax > 2688.0
-        best, error = _better(best, error, above, tl.where(huge, float("inf"), _error(x, y, x_size, y_size, above, BLOCKS, False)))
+        best, error = _better(
+            best,
+            error,
+            above,
+            tl.where(huge, float("inf"), _error(x, y, x_size, y_size, above, BLOCKS, False)),
+        )
         scale = _e4m3(amax * 0.25)
-        best, error = _better(best, error, scale, tl.where(huge, float("inf"), _error(x, y, x_size, y_size, scale, BLOCKS, False)))
+        best, error = _better(
+            best,
+            error,
+            scale,
+            tl.where(huge, float("inf"), _error(x, y, x_size, y_size, scale, BLOCKS, False)),
+        )
         few, _ = _halves(x_size, BLOCKS, 4)
         odd = (error > 0) & (amax <= 0.087890625) & _is_zero(_off_grid(few), BLOCKS, 2)
         if tl.max(odd.to(tl.int32), 0) > 0:
@@ -320,14 +350,20 @@ def _round_kernel(
 
 
 def round_into(
-    weight: torch.Tensor, out: torch.Tensor, scales: torch.Tensor | None, *, rule: ScaleRule = ScaleRule.SEARCH, known: bool = False
+    weight: torch.Tensor,
+    out: torch.Tensor,
+    scales: torch.Tensor | None,
+    *,
+    rule: ScaleRule = ScaleRule.SEARCH,
+    known: bool = False,
 ) -> None:
     """Writes the NVFP4 values of `weight` to `out`. A block with NaN becomes NaN.
 
     Args:
         weight: BF16 [out, in] contiguous, `in` a multiple of 16.
         out: Of the same shape, any floating dtype.
-        scales: uint8 [out * in / 16] E4M3 bytes: written, or with `known` read, which is as cheap as a copy. None keeps none.
+        scales: uint8 [out * in / 16] E4M3 bytes: written, or with `known` read, which is as cheap as a copy.
+            None keeps none.
         rule: `amax` or `search`.
         known: True if `scales` are those of this very weight.
     """
@@ -347,7 +383,9 @@ def round_into(
 
 
 def fake_quantize_fused(weight: torch.Tensor, rule: ScaleRule, dtype: torch.dtype) -> torch.Tensor:
-    """`stages.nvfp4.codec.fake_quantize` with E4M3 scales, for BF16 CUDA tensors and the rules `amax` and `search`."""
+    """`stages.nvfp4.codec.fake_quantize` with E4M3 scales, for BF16 CUDA tensors and the rules `amax` and
+    `search`.
+    """
     weight = weight.detach().contiguous()
     out = torch.empty(weight.shape, dtype=dtype, device=weight.device)
     round_into(weight, out, None, rule=rule)

@@ -28,7 +28,8 @@ class _StraightThrough(torch.autograd.Function):
 class Linear(nn.Module):
     """`x @ w.T` without bias, where w is the weight itself (`rule` None) or its NVFP4 rounding by `rule`.
 
-    Without a gradient the rounded weight is kept until the weight changes, so that decoding token by token rounds once.
+    Without a gradient the rounded weight is kept until the weight changes, so that decoding token by token
+    rounds once.
     """
 
     def __init__(self, in_features: int, out_features: int) -> None:

@@ -1,7 +1,9 @@
-"""AdamW on BF16 masters (Loshchilov and Hutter 2019, arXiv 1711.05101): the plain PyTorch path, for every device.
+"""AdamW on BF16 masters (Loshchilov and Hutter 2019, arXiv 1711.05101): the plain PyTorch path, for every
+device.
 
-The masters, not the 4-bit weights, are what is updated, and their rounding is stochastic: a step of 1e-5 is smaller than half a BF16
-step of a weight of 0.02, and rounding to nearest would lose most of it. Temporaries are bounded by `step_chunk_rows` rows.
+The masters, not the 4-bit weights, are what is updated, and their rounding is stochastic: a step of 1e-5 is
+smaller than half a BF16 step of a weight of 0.02, and rounding to nearest would lose most of it. Temporaries
+are bounded by `step_chunk_rows` rows.
 """
 
 from __future__ import annotations
@@ -57,7 +59,13 @@ class AdamW:
 
     @torch.no_grad()
     def update(
-        self, name: str, master: torch.Tensor, grad: torch.Tensor, lr_factor: float, clip: torch.Tensor | None, first: int = 0
+        self,
+        name: str,
+        master: torch.Tensor,
+        grad: torch.Tensor,
+        group_lr_factor: float,
+        clip: torch.Tensor | None,
+        first: int = 0,
     ) -> None:
         """This step's update of one parameter or of a piece of it, in place.
 
@@ -72,7 +80,7 @@ class AdamW:
         flat, flat_grad = master.view(-1), grad.reshape(-1)
         key = key_of(self.settings.seed, self._step, self._index[name])
         decay = self.settings.weight_decay if master.ndim > 1 else 0.0
-        lr = self._lr * lr_factor
+        lr = self._lr * group_lr_factor
         for start in range(0, len(flat_grad), chunk):
             stop = min(len(flat_grad), start + chunk)
             g = flat_grad[start:stop].float()
@@ -80,14 +88,27 @@ class AdamW:
             self._update_piece(name, flat, piece, g if clip is None else g * clip, lr, decay, key)
 
     def update_vectors(
-        self, masters: dict[str, torch.Tensor], grads: torch.Tensor, lr_factors: list[float], clip: torch.Tensor | None
+        self,
+        masters: dict[str, torch.Tensor],
+        grads: torch.Tensor,
+        lr_factors: list[float],
+        clip: torch.Tensor | None,
     ) -> None:
         """`update` of many parameters with one axis; `grads` has theirs one after the other, float32."""
         pieces = grads.split([m.numel() for m in masters.values()])
-        for (name, master), grad, lr_factor in zip(masters.items(), pieces, lr_factors, strict=True):
-            self.update(name, master, grad, lr_factor, clip)
+        for (name, master), grad, group_lr_factor in zip(masters.items(), pieces, lr_factors, strict=True):
+            self.update(name, master, grad, group_lr_factor, clip)
 
-    def _update_piece(self, name: str, flat: torch.Tensor, piece: slice, grad: torch.Tensor, lr: float, decay: float, key: int) -> None:
+    def _update_piece(
+        self,
+        name: str,
+        flat: torch.Tensor,
+        piece: slice,
+        grad: torch.Tensor,
+        lr: float,
+        decay: float,
+        key: int,
+    ) -> None:
         s, state, step = self.settings, self.states[name], self._step
         average, root = state.load(piece)
         average.mul_(s.beta1).add_(grad, alpha=1 - s.beta1)
@@ -112,7 +133,8 @@ class AdamW:
         return max(STATE_BLOCK, elements // STATE_BLOCK * STATE_BLOCK)
 
     def take_update_ratio(self) -> float:
-        """The effective update ratio since the last call: <applied, intended> / <intended, intended>; 1.0 is all of it.
+        """The effective update ratio since the last call: <applied, intended> / <intended, intended>; 1.0 is
+        all of it.
 
         NaN if nothing was intended.
         """
@@ -121,13 +143,16 @@ class AdamW:
         return applied / intended if intended else float("nan")
 
 
-def round_master(value: torch.Tensor, dtype: torch.dtype, rounding: Rounding, bits: torch.Tensor) -> torch.Tensor:
+def round_master(
+    value: torch.Tensor, dtype: torch.dtype, rounding: Rounding, bits: torch.Tensor
+) -> torch.Tensor:
     """Rounds float32 values to the master's dtype.
 
     Args:
         value: float32 [k].
         dtype: `torch.float32` keeps the value as it is.
-        bits: int32 [k]; the lower 16 decide stochastic rounding: the chance of rounding up is the fraction cut off.
+        bits: int32 [k]; the lower 16 decide stochastic rounding: the chance of rounding up is the fraction
+            cut off.
     """
     if dtype != torch.bfloat16 or rounding is not Rounding.STOCHASTIC:
         return value.to(dtype)
@@ -135,7 +160,9 @@ def round_master(value: torch.Tensor, dtype: torch.dtype, rounding: Rounding, bi
 
 
 def make_optimizer(parameters: dict[str, torch.nn.Parameter], settings: AdamWSettings) -> AdamW | FusedAdamW:
-    """The fused update where the parameters lie on a CUDA device and the states take 8 bits, else the plain one."""
+    """The fused update where the parameters lie on a CUDA device and the states take 8 bits, else the plain
+    one.
+    """
     on_cuda = all(p.is_cuda for p in parameters.values())
     if on_cuda and settings.state_mode is OptimizerStateMode.INT8:
         from stages.optim.fused import FusedAdamW  # Triton comes with CUDA builds only

@@ -1,8 +1,9 @@
 """Clipping by the global gradient norm where no moment has all gradients: the update runs inside backward.
 
-The norm is that of the gradients seen so far in this step, and of the last step's for those still to come. On a steady run that is
-the global norm of Pascanu et al. 2013 (arXiv 1211.5063), one step late for a part of it; an outlier is clipped from the tensor on in
-which it appears. Gradients wait for nothing, so only one layer's exist at a time.
+The norm is that of the gradients seen so far in this step, and of the last step's for those still to come. On
+a steady run that is the global norm of Pascanu et al. 2013 (arXiv 1211.5063), one step late for a part of it;
+an outlier is clipped from the tensor on in which it appears. Gradients wait for nothing, so only one layer's
+exist at a time.
 """
 
 from __future__ import annotations
@@ -60,5 +61,7 @@ class RunningClip:
         return float(self._squares.sum().sqrt())
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What lasts from step to step, for saving and for restoring in place: float32 [parameters] squared norms."""
+        """What lasts from step to step, for saving and for restoring in place: float32 [parameters] squared
+        norms.
+        """
         return {"squares": self._squares}

@@ -1,7 +1,7 @@
 """`stages.optim.adamw.AdamW` in the kernels of `stages.optim.kernels`.
 
-Temporaries stay in registers, so `step_chunk_rows` has nothing to bound here. What changes from step to step lies in device memory, so
-the same launches can be replayed.
+Temporaries stay in registers, so `step_chunk_rows` has nothing to bound here. What changes from step to step
+lies in device memory, so the same launches can be replayed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from stages.optim.noise import mix
 from stages.optim.states import STATE_BLOCK, State8
 
 _ROWS = 2  # state blocks in one program, of one warp: 16 elements a thread
-_ONE_WARP = {"num_warps": 1, "maxnreg": 80}  # with more registers there are fewer programs at a time, with fewer they spill
+_ONE_WARP = {
+    "num_warps": 1,
+    "maxnreg": 80,
+}  # with more registers there are fewer programs at a time, with fewer they spill
 _KINDS = {torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
 CHUNK = STATE_BLOCK * _ROWS
 """A piece of a parameter that is updated by itself begins at a multiple of so many elements."""
@@ -53,18 +56,28 @@ class FusedAdamW:
 
     @torch.no_grad()
     def update(
-        self, name: str, master: torch.Tensor, grad: torch.Tensor, lr_factor: float, clip: torch.Tensor | None, first: int = 0
+        self,
+        name: str,
+        master: torch.Tensor,
+        grad: torch.Tensor,
+        group_lr_factor: float,
+        clip: torch.Tensor | None,
+        first: int = 0,
     ) -> None:
         """See `AdamW.update`; here `first` is a multiple of `CHUNK`."""
         n = grad.numel()
         kernels.update[(triton.cdiv(n, CHUNK),)](
-            grad.contiguous(), *self._arguments(name, master, lr_factor, clip, first), first, n, **self._constants(master, clip),
+            grad.contiguous(), *self._arguments(name, master, group_lr_factor, clip, first), first, n, **self._constants(master, clip),
             DECAY=self.settings.weight_decay != 0 and master.ndim > 1, WHOLE=n % CHUNK == 0, ROWS=_ROWS, **_ONE_WARP,
         )  # fmt: skip
 
     @torch.no_grad()
     def update_vectors(
-        self, masters: dict[str, torch.Tensor], grads: torch.Tensor, lr_factors: list[float], clip: torch.Tensor | None
+        self,
+        masters: dict[str, torch.Tensor],
+        grads: torch.Tensor,
+        lr_factors: list[float],
+        clip: torch.Tensor | None,
     ) -> None:
         """See `AdamW.update_vectors`; here in one launch. Every call must be given the same tensors."""
         first = next(iter(masters.values()))
@@ -83,11 +96,21 @@ class FusedAdamW:
         for name, master in masters.items():
             state = self.states[name]
             tensors = (master, state.exp_avg, state.exp_avg_scale, state.exp_avg_sq, state.exp_avg_sq_scale)
-            rows.append([*(t.data_ptr() for t in tensors), master.numel(), first, self._programs[name], self._index[name]])
+            rows.append(
+                [
+                    *(t.data_ptr() for t in tensors),
+                    master.numel(),
+                    first,
+                    self._programs[name],
+                    self._index[name],
+                ]
+            )
             first += master.numel()
         return torch.tensor(rows, device=self._survived.device)
 
-    def _arguments(self, name: str, master: torch.Tensor, lr_factor: float, clip: torch.Tensor | None, first: int) -> tuple[Any, ...]:
+    def _arguments(
+        self, name: str, master: torch.Tensor, group_lr_factor: float, clip: torch.Tensor | None, first: int
+    ) -> tuple[Any, ...]:
         s, state, block = self.settings, self.states[name], first // STATE_BLOCK
         return (
             master.view(-1)[first:],
@@ -101,7 +124,7 @@ class FusedAdamW:
             self._survived[self._programs[name] + first // CHUNK :],
             mix(s.seed),
             self._index[name],
-            float(lr_factor),
+            float(group_lr_factor),
             s.weight_decay if master.ndim > 1 else 0.0,
             *self._betas(),
         )

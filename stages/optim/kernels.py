@@ -1,13 +1,18 @@
-"""The AdamW update as Triton kernels: decode the 8-bit states, update, round stochastically, encode, in one pass over memory."""
+"""The AdamW update as Triton kernels: decode the 8-bit states, update, round stochastically, encode, in one
+pass over memory.
+"""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-SMALLEST = tl.constexpr(1.2e-38)  # a constant below float32's smallest normal number would make float64 of all that it touches
+SMALLEST = tl.constexpr(
+    1.2e-38
+)  # a constant below float32's smallest normal number would make float64 of all that it touches
 
-# Four bytes become float32 and back by way of 2^23 + byte, whose low bits are the byte: the conversion unit is the narrowest there is.
+# Four bytes become float32 and back by way of 2^23 + byte, whose low bits are the byte: the conversion unit
+# is the narrowest there is.
 _UNSIGNED = tl.constexpr("""
 prmt.b32 $0, $4, 0x4B000000, 0x7650; prmt.b32 $1, $4, 0x4B000000, 0x7651;
 prmt.b32 $2, $4, 0x4B000000, 0x7652; prmt.b32 $3, $4, 0x4B000000, 0x7653;
@@ -17,7 +22,9 @@ prmt.b32 $0, t, 0x4B000000, 0x7650; prmt.b32 $1, t, 0x4B000000, 0x7651;
 prmt.b32 $2, t, 0x4B000000, 0x7652; prmt.b32 $3, t, 0x4B000000, 0x7653; }
 """)
 _BF16 = tl.constexpr("shl.b32 $0, $2, 16; and.b32 $1, $2, 0xFFFF0000;")
-_PACK = tl.constexpr("""{ .reg .b32 s, t; prmt.b32 s, $1, $2, 0x0040; prmt.b32 t, $3, $4, 0x0040; prmt.b32 $0, s, t, 0x5410; }""")
+_PACK = tl.constexpr(
+    """{ .reg .b32 s, t; prmt.b32 s, $1, $2, 0x0040; prmt.b32 t, $3, $4, 0x0040; prmt.b32 $0, s, t, 0x5410; }"""
+)
 
 
 @triton.jit
@@ -31,7 +38,9 @@ def _mix(x):
 @triton.jit
 def _reciprocal(x):
     """1 / x to an ulp, for x that is neither tiny nor huge."""
-    return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+    return tl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
 
 
 @triton.jit
@@ -51,7 +60,9 @@ def _low_byte(x):
 
 @triton.jit
 def _read(tensors, at, blocks, inside, block_inside):
-    """Master, average codes and scales, root codes and scales: elements [ROWS, 256] from memory, scales [ROWS]."""
+    """Master, average codes and scales, root codes and scales: elements [ROWS, 256] from memory, scales
+    [ROWS].
+    """
     return (
         tl.load(tensors[0] + at, mask=inside),
         tl.load(tensors[1] + at, mask=inside),
@@ -63,7 +74,7 @@ def _read(tensors, at, blocks, inside, block_inside):
 
 @triton.jit
 def _apply(
-    g, found, tensors, at, blocks, inside, block_inside, numbers, step, clip, survived, start, seed, index, lr_factor, decay, beta1, new1,
+    g, found, tensors, at, blocks, inside, block_inside, numbers, step, clip, survived, start, seed, index, group_lr_factor, decay, beta1, new1,
     beta2_root, new2_root, eps, CLIP: tl.constexpr, STOCHASTIC: tl.constexpr, DECAY: tl.constexpr,
     WHOLE: tl.constexpr,
 ):  # fmt: skip
@@ -77,20 +88,31 @@ def _apply(
         new1: 1 - beta1.
         beta2_root: Square root of beta2; `new2_root` that of 1 - beta2.
     """
-    lr = tl.load(numbers) * lr_factor
+    lr = tl.load(numbers) * group_lr_factor
     if CLIP:
         factor = tl.load(clip)
         new1 *= factor
         new2_root *= factor
-    # Both averages are kept in units of what a gradient of 1 adds to them, which is a matter of a block's scale. The rate goes into the
-    # denominator: `change` is one product. A rate of 0 becomes one that changes no float32.
+    # Both averages are kept in units of what a gradient of 1 adds to them, which is a matter of a block's
+    # scale. The rate goes into the denominator: `change` is one product. A rate of 0 becomes one that changes
+    # no float32.
     rate = tl.maximum(new1 * lr / tl.load(numbers + 1), 1e-30)
     slope = new2_root / tl.load(numbers + 2) / rate
     # Decay of the averages goes into the scale of a block too.
-    code = tl.inline_asm_elementwise(_SIGNED, "=f,=f,=f,=f,r", [found[1]], dtype=tl.float32, is_pure=True, pack=4) - 8388736.0
+    code = (
+        tl.inline_asm_elementwise(
+            _SIGNED, "=f,=f,=f,=f,r", [found[1]], dtype=tl.float32, is_pure=True, pack=4
+        )
+        - 8388736.0
+    )
     scale = found[2] * (beta1 / 16129.0 / new1)
     m = code * tl.abs(code) * scale[:, None] + g
-    code = tl.inline_asm_elementwise(_UNSIGNED, "=f,=f,=f,=f,r", [found[3]], dtype=tl.float32, is_pure=True, pack=4) - 8388608.0
+    code = (
+        tl.inline_asm_elementwise(
+            _UNSIGNED, "=f,=f,=f,=f,r", [found[3]], dtype=tl.float32, is_pure=True, pack=4
+        )
+        - 8388608.0
+    )
     scale = found[4] * (beta2_root / 65025.0 / new2_root)
     root = code * code * scale[:, None]
     root = tl.sqrt(root * root + g * g)
@@ -118,7 +140,9 @@ def _apply(
     magnitude = tl.abs(m)
     largest = tl.max(magnitude, 1)
     shrink = _reciprocal(tl.maximum(largest, SMALLEST))
-    code = tl.sqrt(magnitude * shrink[:, None]).to(tl.int32, bitcast=True) | (m.to(tl.int32, bitcast=True) & -2147483648)
+    code = tl.sqrt(magnitude * shrink[:, None]).to(tl.int32, bitcast=True) | (
+        m.to(tl.int32, bitcast=True) & -2147483648
+    )
     tl.store(tensors[1] + at, _low_byte(code.to(tl.float32, bitcast=True) * 127.0 + 12582912.0), mask=inside)
     tl.store(tensors[2] + blocks, largest * new1, mask=block_inside)
     largest = tl.max(root, 1)
@@ -135,7 +159,7 @@ def _apply(
 # A whole number that happens to be 1 would become a constant of another kernel.
 @triton.jit(do_not_specialize=["seed", "index", "n", "first"])
 def update(
-    grad, master, average_codes, average_scales, root_codes, root_scales, numbers, step, clip, survived, seed, index, lr_factor, decay,
+    grad, master, average_codes, average_scales, root_codes, root_scales, numbers, step, clip, survived, seed, index, group_lr_factor, decay,
     beta1, new1, beta2_root, new2_root, eps, first, n, CLIP: tl.constexpr, STOCHASTIC: tl.constexpr, DECAY: tl.constexpr,
     WHOLE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -147,19 +171,27 @@ def update(
     at = rows[:, None] * 256 + tl.arange(0, 256)[None, :]
     inside = (at < n - base) | WHOLE
     block_inside = (rows * 256 < n - base) | WHOLE
-    tensors = (master + base, average_codes + base, average_scales + row, root_codes + base, root_scales + row)
+    tensors = (
+        master + base,
+        average_codes + base,
+        average_scales + row,
+        root_codes + base,
+        root_scales + row,
+    )
     g = _wide(tl.load(grad + base + at, mask=inside, other=0.0))
     start = first.to(tl.uint32) + (row + rows).to(tl.uint32) * 256
     _apply(
         g, _read(tensors, at, rows, inside, block_inside), tensors, at, rows, inside, block_inside, numbers, step, clip,
-        survived + tl.program_id(0) * 2, start, seed, index, lr_factor, decay, beta1, new1, beta2_root, new2_root, eps,
+        survived + tl.program_id(0) * 2, start, seed, index, group_lr_factor, decay, beta1, new1, beta2_root, new2_root, eps,
         CLIP, STOCHASTIC, DECAY, WHOLE,
     )  # fmt: skip
 
 
 @triton.jit
 def _pointer(table, place, KIND: tl.constexpr):
-    return tl.multiple_of(tl.load(table + place).to(tl.pointer_type(KIND)), 16)  # torch aligns what it allocates
+    return tl.multiple_of(
+        tl.load(table + place).to(tl.pointer_type(KIND)), 16
+    )  # torch aligns what it allocates
 
 
 @triton.jit(do_not_specialize=["seed"])
@@ -170,8 +202,9 @@ def update_vectors(
     """Updates many small parameters in one launch, without decay: one a program of the first axis.
 
     Args:
-        table: int64 [count, 9]: addresses of master, average codes and scales, root codes and scales; elements; the first of its
-            elements in `grads`, the first of its pairs in `survived`; its number for the random bits.
+        table: int64 [count, 9]: addresses of master, average codes and scales, root codes and scales;
+            elements; the first of its elements in `grads`, the first of its pairs in `survived`; its number
+            for the random bits.
         lr_factors: float32 [count].
         grads: float32.
         KIND: Element type of the masters.

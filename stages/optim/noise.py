@@ -1,6 +1,8 @@
-"""Random bits as a pure function of (seed, step, tensor, element): the same on every device and in any order of work.
+"""Random bits as a pure function of (seed, step, tensor, element): the same on every device and in any order
+of work.
 
-The mixing function is `lowbias32` of Chris Wellons' hash prospector (public domain, https://github.com/skeeto/hash-prospector).
+The mixing function is `lowbias32` of Chris Wellons' hash prospector (public domain,
+https://github.com/skeeto/hash-prospector).
 """
 
 from __future__ import annotations

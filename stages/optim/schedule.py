@@ -7,8 +7,10 @@ import math
 from stages.contract import Schedule, TrainRequest
 
 
-def lr_factor(step: int, request: TrainRequest) -> float:
-    """Factor on `lr` at `step` (1 is the first): linear warm-up, then the schedule down to `min_lr_ratio` at the last step."""
+def schedule_factor(step: int, request: TrainRequest) -> float:
+    """Factor on `lr` at `step` (1 is the first): linear warm-up, then the schedule down to `min_lr_ratio` at
+    the last step.
+    """
     if step <= request.warmup_steps:
         return step / request.warmup_steps
     if request.schedule is Schedule.CONSTANT:
@@ -18,12 +20,14 @@ def lr_factor(step: int, request: TrainRequest) -> float:
     return request.min_lr_ratio + (1 - request.min_lr_ratio) * shape
 
 
-def group_factor(name: str, groups: dict[str, float]) -> float:
-    """Factor on the learning rate of a parameter: that of the longest prefix of its name among `groups`, else 1."""
+def group_lr_factor(name: str, groups: dict[str, float]) -> float:
+    """Factor on the learning rate of a parameter: that of the longest prefix of its name among `groups`, else
+    1.
+    """
     matching = [prefix for prefix in groups if name.startswith(prefix)]
     return groups[max(matching, key=len)] if matching else 1.0
 
 
 def unmatched_groups(names: list[str], groups: dict[str, float]) -> list[str]:
-    """Prefixes that no parameter name begins with: settings without an effect are faults."""
+    """Prefixes that no parameter name begins with: settings without an effect are problems."""
     return [prefix for prefix in groups if not any(name.startswith(prefix) for name in names)]

@@ -1,10 +1,12 @@
 """`exp_avg` and `exp_avg_sq` in 8 bits each, in blocks of 256 elements with one float32 scale a block.
 
-Codes are companded, because one block mixes values of very different size. With M the block's largest magnitude:
+Codes are companded, because one block mixes values of very different size. With M the block's largest
+magnitude:
 - `exp_avg`: int8 c, value M · c·|c| / 127². Nearest code.
-- `exp_avg_sq`: uint8 c, square root S · (c / 255)², S the largest square root. Stochastic code, so that growth smaller than a code's
-  step is not lost for good; never 0 for a positive value, so that m / sqrt(v) stays bounded. (Linear codes round small second
-  moments to 0, and m / eps explodes.) Same aim as the blocks of Dettmers et al. 2022, arXiv 2110.02861, with codes that need no table.
+- `exp_avg_sq`: uint8 c, square root S · (c / 255)², S the largest square root. Stochastic code, so that
+  growth smaller than a code's step is not lost for good; never 0 for a positive value, so that m / sqrt(v)
+  stays bounded. (Linear codes round small second moments to 0, and m / eps explodes.) Same aim as the blocks
+  of Dettmers et al. 2022, arXiv 2110.02861, with codes that need no table.
 """
 
 from __future__ import annotations

@@ -11,11 +11,13 @@ from stages.nvfp4.codec import BLOCK
 
 
 class ConfigError(ValueError):
-    """A `config.json` that does not describe a Qwen3 this code computes. `faults` lists every reason."""
+    """A `config.json` that does not describe a Qwen3 this code computes. `problems` lists every reason."""
 
-    def __init__(self, path: Path, faults: list[str]) -> None:
-        self.faults = faults
-        super().__init__(f"{path}: {len(faults)} fault(s)\n" + "\n".join(f"  - {fault}" for fault in faults))
+    def __init__(self, path: Path, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__(
+            f"{path}: {len(problems)} problem(s)\n" + "\n".join(f"  - {problem}" for problem in problems)
+        )
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,9 @@ class Qwen3Config:
     @property
     def parameters(self) -> int:
         """Count of parameters, the head counted only where it is separate from the embedding."""
-        attention = self.hidden_size * self.head_dim * 2 * (self.num_attention_heads + self.num_key_value_heads)
+        attention = (
+            self.hidden_size * self.head_dim * 2 * (self.num_attention_heads + self.num_key_value_heads)
+        )
         norms = 2 * self.hidden_size + 2 * self.head_dim
         layer = attention + 3 * self.hidden_size * self.intermediate_size + norms
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
@@ -78,7 +82,7 @@ def read_config(path: Path) -> Qwen3Config:
         raise ConfigError(path, [f"not valid JSON: {error}"]) from None
     if not isinstance(data, dict):
         raise ConfigError(path, ["not a JSON object"])
-    faults = [
+    problems = [
         f"{key}: {data[key]!r}: only {allowed[0]!r} is computed here"
         for key, allowed in _MUST_BE.items()
         if key in data and data[key] not in allowed
@@ -86,13 +90,13 @@ def read_config(path: Path) -> Qwen3Config:
     for key in _INTS:
         value = data.get(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            faults.append(f"{key}: {value!r}: must be a whole number, 1 or more")
-    if faults:
-        raise ConfigError(path, faults)
+            problems.append(f"{key}: {value!r}: must be a whole number, 1 or more")
+    if problems:
+        raise ConfigError(path, problems)
     config = _build(data)
-    faults = _shape_faults(config)
-    if faults:
-        raise ConfigError(path, faults)
+    problems = _shape_problems(config)
+    if problems:
+        raise ConfigError(path, problems)
     return config
 
 
@@ -110,17 +114,19 @@ def _build(data: dict[str, Any]) -> Qwen3Config:
     )
 
 
-def _shape_faults(config: Qwen3Config) -> list[str]:
-    faults = []
+def _shape_problems(config: Qwen3Config) -> list[str]:
+    problems = []
     heads, groups = config.num_attention_heads, config.num_key_value_heads
     if heads % groups:
-        faults.append(f"num_attention_heads: {heads}: not divisible by num_key_value_heads ({groups})")
+        problems.append(f"num_attention_heads: {heads}: not divisible by num_key_value_heads ({groups})")
     if config.head_dim % 2:
-        faults.append(f"head_dim: {config.head_dim}: rotary embedding needs an even number")
+        problems.append(f"head_dim: {config.head_dim}: rotary embedding needs an even number")
     widths = {
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
         "num_attention_heads x head_dim": heads * config.head_dim,
     }
-    faults += [f"{key}: {n}: not a multiple of {BLOCK}, the NVFP4 block" for key, n in widths.items() if n % BLOCK]
-    return faults
+    problems += [
+        f"{key}: {n}: not a multiple of {BLOCK}, the NVFP4 block" for key, n in widths.items() if n % BLOCK
+    ]
+    return problems

@@ -28,7 +28,9 @@ class LayerCache:
             self._keys, self._values = self._keys[rows], self._values[rows]
 
     def join(self, other: LayerCache, unused: int) -> None:
-        """Adds the rows of another, lined up at the end, without the first `unused` columns of what that gives."""
+        """Adds the rows of another, lined up at the end, without the first `unused` columns of what that
+        gives.
+        """
         self._keys = _lined_up(self._keys, self.length, other._keys, other.length, unused)
         self._values = _lined_up(self._values, self.length, other._values, other.length, unused)
         self.length = max(self.length, other.length) - unused
@@ -38,7 +40,11 @@ class LayerCache:
         made = LayerCache()
         if self._keys is not None and self._values is not None:
             # Without room for more: the first append copies.
-            made.length, made._keys, made._values = self.length, self._keys[:, :, : self.length], self._values[:, :, : self.length]
+            made.length, made._keys, made._values = (
+                self.length,
+                self._keys[:, :, : self.length],
+                self._values[:, :, : self.length],
+            )
         return made
 
 
@@ -64,7 +70,9 @@ class KVCache:
             mine.join(theirs, unused)
 
     def fork(self) -> KVCache:
-        """See `LayerCache.fork`. The fork of a cache of one row may go on with many: all of them begin with it."""
+        """See `LayerCache.fork`. The fork of a cache of one row may go on with many: all of them begin with
+        it.
+        """
         made = KVCache(0)
         made.layers = [layer.fork() for layer in self.layers]
         return made
@@ -80,7 +88,9 @@ def _room(buffer: torch.Tensor | None, like: torch.Tensor, used: int, needed: in
     return grown
 
 
-def _lined_up(first: torch.Tensor | None, used: int, second: torch.Tensor | None, other: int, unused: int) -> torch.Tensor:
+def _lined_up(
+    first: torch.Tensor | None, used: int, second: torch.Tensor | None, other: int, unused: int
+) -> torch.Tensor:
     assert first is not None and second is not None
     length = max(used, other) - unused
     # Padding is masked, and zero: a masked NaN would still be NaN times 0.

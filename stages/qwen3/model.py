@@ -1,7 +1,9 @@
-"""The Qwen3 network: grouped-query attention with RMS-normed heads, rotary positions, SwiGLU. One forward for all uses.
+"""The Qwen3 network: grouped-query attention with RMS-normed heads, rotary positions, SwiGLU. One forward for
+all uses.
 
-Architecture after the Qwen3 technical report (arXiv 2505.09388) and its published `config.json`. Module names give the parameter
-names of the weight file. Norms and attention's softmax are computed in float32, the rest in the dtype of the embedding's output.
+Architecture after the Qwen3 technical report (arXiv 2505.09388) and its published `config.json`. Module names
+give the parameter names of the weight file. Norms and attention's softmax are computed in float32, the rest
+in the dtype of the embedding's output.
 """
 
 from __future__ import annotations
@@ -31,9 +33,16 @@ class RMSNorm(nn.Module):
         return normed * self.weight.to(x.dtype)
 
 
-def rotary_table(config: Qwen3Config, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin, each [batch, 1, length, head_dim], of positions [batch, length] (Su et al. 2021, arXiv 2104.09864)."""
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.int64, device=positions.device).float() / config.head_dim
+def rotary_table(
+    config: Qwen3Config, positions: torch.Tensor, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos and sin, each [batch, 1, length, head_dim], of positions [batch, length] (Su et al. 2021, arXiv
+    2104.09864).
+    """
+    exponents = (
+        torch.arange(0, config.head_dim, 2, dtype=torch.int64, device=positions.device).float()
+        / config.head_dim
+    )
     angles = positions[..., None].float() * (1.0 / config.rope_theta**exponents)
     angles = torch.cat((angles, angles), dim=-1)[:, None]
     return angles.cos().to(dtype), angles.sin().to(dtype)
@@ -51,7 +60,10 @@ class Attention(nn.Module):
     def __init__(self, config: Qwen3Config) -> None:
         super().__init__()
         self.head_dim = config.head_dim
-        heads, groups = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
+        heads, groups = (
+            config.num_attention_heads * config.head_dim,
+            config.num_key_value_heads * config.head_dim,
+        )
         self.grouped = heads != groups
         self.q_proj = Linear(config.hidden_size, heads)
         self.k_proj = Linear(config.hidden_size, groups)
@@ -67,7 +79,9 @@ class Attention(nn.Module):
         mask: torch.Tensor | None,
         cache: LayerCache | None,
     ) -> torch.Tensor:
-        """[batch, length, hidden] to the same. `mask` [batch, 1, length, keys] is True where a key may be seen; None: causal."""
+        """[batch, length, hidden] to the same. `mask` [batch, 1, length, keys] is True where a key may be
+        seen; None: causal.
+        """
         batch, length, _ = x.shape
         shape = (batch, length, -1, self.head_dim)
         query = rotate(self.q_norm(self.q_proj(x).view(shape)).transpose(1, 2), table)
@@ -76,7 +90,9 @@ class Attention(nn.Module):
         if cache is not None:
             key, value = cache.append(key, value)
         causal = mask is None and length > 1
-        out = F.scaled_dot_product_attention(query, key, value, mask, is_causal=causal, enable_gqa=self.grouped)
+        out = F.scaled_dot_product_attention(
+            query, key, value, mask, is_causal=causal, enable_gqa=self.grouped
+        )
         return self.o_proj(out.transpose(1, 2).reshape(batch, length, -1))
 
 
@@ -121,8 +137,11 @@ class Body(nn.Module):
 
     def __init__(self, config: Qwen3Config) -> None:
         super().__init__()
-        # Values come from the file: drawing some first would, without memory for them, import torch's whole compiler.
-        self.embed_tokens = nn.Embedding.from_pretrained(torch.empty(config.vocab_size, config.hidden_size), freeze=False)
+        # Values come from the file: drawing some first would, without memory for them, import torch's whole
+        # compiler.
+        self.embed_tokens = nn.Embedding.from_pretrained(
+            torch.empty(config.vocab_size, config.hidden_size), freeze=False
+        )
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
@@ -132,8 +151,8 @@ class Qwen3(nn.Module):
 
     Args:
         config: Its shape.
-        tied: Whether the head is the embedding. The weight file decides, not `config.tie_word_embeddings`: the user's own file
-            stores a separate head under a config that says tied.
+        tied: Whether the head is the embedding. The weight file decides, not `config.tie_word_embeddings`:
+            the user's own file stores a separate head under a config that says tied.
     """
 
     def __init__(self, config: Qwen3Config, tied: bool) -> None:
@@ -162,7 +181,8 @@ class Qwen3(nn.Module):
 
         Args:
             ids: int64 token ids.
-            positions: int64 [batch, length]; None counts on from the cache (padding then belongs on the right).
+            positions: int64 [batch, length]; None counts on from the cache (padding then belongs on the
+                right).
             mask: bool [batch, 1, length, keys]; None is causal, the cache wholly visible.
             cache: Keys and values so far; it is extended.
         """

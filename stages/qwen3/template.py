@@ -33,7 +33,9 @@ class ChatTokenizer:
             prompt: The user's words.
             first: False for a later turn, whose text begins with the newline that closes the turn before.
         """
-        return self.tokenizer.encode(("" if first else "\n") + prompt_text(prompt, self.template), add_special_tokens=False).ids
+        return self.tokenizer.encode(
+            ("" if first else "\n") + prompt_text(prompt, self.template), add_special_tokens=False
+        ).ids
 
     def answer_ids(self, answer: str) -> list[int]:
         """Ids of an answer with its end of turn."""
@@ -45,7 +47,9 @@ class ChatTokenizer:
 
 
 def prompt_text(prompt: str, template: Template) -> str:
-    """One user turn and the opening of the assistant's, as Qwen writes it or as the F# runners do (a newline more)."""
+    """One user turn and the opening of the assistant's, as Qwen writes it or as the F# runners do (a newline
+    more).
+    """
     newline = "\n" if template is Template.FSHARP else ""
     return f"{START_OF_TURN}user\n{prompt}{newline}{END_OF_TURN}\n{START_OF_TURN}assistant\n"
 
@@ -54,7 +58,8 @@ def load_tokenizer(model_dir: Path, config: Qwen3Config, template: Template) -> 
     """Loads `tokenizer.json` and checks it against the config.
 
     Raises:
-        ConfigError: if it is missing, lacks a turn marker, has more tokens than the model, or disagrees with `eos_token_id`.
+        ConfigError: if it is missing, lacks a turn marker, has more tokens than the model, or disagrees with
+            `eos_token_id`.
     """
     path = model_dir / "tokenizer.json"
     if not path.is_file():
@@ -66,23 +71,27 @@ def load_tokenizer(model_dir: Path, config: Qwen3Config, template: Template) -> 
     markers = (START_OF_TURN, END_OF_TURN, END_OF_TEXT)
     found = {token: tokenizer.token_to_id(token) for token in markers}
     ids = {token: number for token, number in found.items() if number is not None}
-    faults = [f"has no token {token}: chat needs it" for token in markers if token not in ids]
+    problems = [f"has no token {token}: chat needs it" for token in markers if token not in ids]
     size = tokenizer.get_vocab_size()
     if size > config.vocab_size:
-        faults.append(f"has {size} tokens, config.json says vocab_size {config.vocab_size}: they are not of one model")
-    faults += [
+        problems.append(
+            f"has {size} tokens, config.json says vocab_size {config.vocab_size}: they are not of one model"
+        )
+    problems += [
         f"{token} is {number}, past config.json's vocab_size {config.vocab_size}"
         for token, number in ids.items()
         if number >= config.vocab_size
     ]
     if len(ids) == len(markers):
-        faults += _id_faults(config, ids)
-    if faults:
-        raise ConfigError(path, faults)
-    return ChatTokenizer(tokenizer, template, ids[END_OF_TURN], frozenset((ids[END_OF_TURN], ids[END_OF_TEXT])))
+        problems += _id_problems(config, ids)
+    if problems:
+        raise ConfigError(path, problems)
+    return ChatTokenizer(
+        tokenizer, template, ids[END_OF_TURN], frozenset((ids[END_OF_TURN], ids[END_OF_TEXT]))
+    )
 
 
-def _id_faults(config: Qwen3Config, ids: dict[str, int]) -> list[str]:
+def _id_problems(config: Qwen3Config, ids: dict[str, int]) -> list[str]:
     """Where the config's special ids are not the tokenizer's; -1 says nothing."""
     allowed = {"eos_token_id": (END_OF_TURN, END_OF_TEXT), "bos_token_id": (END_OF_TEXT, START_OF_TURN)}
     return [

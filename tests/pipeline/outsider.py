@@ -1,7 +1,9 @@
-"""A trainer of somebody else: reads a weight file and rows, writes a weight file; with faults on demand by rows like `@memory`.
+"""A trainer of somebody else: reads a weight file and rows, writes a weight file; with faults on demand by
+rows like `@memory`.
 
-python outsider.py train --train-data ROWS --input-dat FILE --output-dat FILE --steps N --lr X … --model-dir FOLDER
-python outsider.py answer REQUEST.json        (a stand-in for `stages.probe`: good answers, whatever the weight)
+python outsider.py train --train-data ROWS --input-dat FILE --output-dat FILE --steps N --lr X … --model-dir
+FOLDER python outsider.py answer REQUEST.json        (a stand-in for `stages.probe`: good answers, whatever
+the weight)
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ def really(options: argparse.Namespace) -> int:
     """Trains by the project's own stage, under names of its own."""
     from stages.contract import ComputeDtype, DataSource, TrainRequest
     from stages.contract.serial import dump
-    from stages.train import main as stage
+    from stages.train.stage import main as stage
 
     place = Path(options.output_dat).parent / "outsider"
     place.mkdir()
@@ -78,8 +80,15 @@ def answer(path: str) -> int:
     request = load_file(ProbeRequest, Path(path))
     with Path(request.answers).open("x", encoding="utf-8") as file:
         for probe in [p for name in request.probes for p in read_probes(Path(name))]:
-            text = "".join(part.removeprefix("=") for parts in probe.expectation.alternatives[:1] for part in parts) or "不知道"
-            found = Answer(probe.file, probe.line, probe.prompt, text, list(range(len(text))), Finish.END_OF_TURN)
+            text = (
+                "".join(
+                    part.removeprefix("=") for parts in probe.expectation.alternatives[:1] for part in parts
+                )
+                or "不知道"
+            )
+            found = Answer(
+                probe.file, probe.line, probe.prompt, text, list(range(len(text))), Finish.END_OF_TURN
+            )
             file.write(json.dumps(to_jsonable(found), ensure_ascii=False) + "\n")
     Path(request.result).write_text(dump(StageResult(0, output=request.answers)), encoding="utf-8")
     return 0

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.compose import ROOT, checked, composed, plain
-from pipeline.process import StageCommands
-from pipeline.settings import Settings
-from pipeline.settings_reader import merged
+from pipeline.config.compose import ROOT, checked, composed, plain
+from pipeline.config.reader import merged
+from pipeline.core.settings import Settings
+from pipeline.processes.stage_process import StageCommands
 
 STANDIN = Path(__file__).parent / "standin.py"
 COMMANDS = StageCommands(*((sys.executable, str(STANDIN), kind) for kind in ("train", "probe", "init")))
@@ -24,7 +24,12 @@ PROBES = {
     "skills": [f"ability\tadd\theldout\t{i}+1=?\t={i + 1}\t" for i in range(1, 7)],
     "ufo": ["ability\tufo\theldout\t談談UFO\t不明飛行物\t"],
 }
-ROWS = {"one": "你是誰\t我是 F# 之神。\n", "two": "1+1=?\t2\n", "crash": "@crash\tx\n", "memory": "@memory\tx\n"}
+ROWS = {
+    "one": "你是誰\t我是 F# 之神。\n",
+    "two": "1+1=?\t2\n",
+    "crash": "@crash\tx\n",
+    "memory": "@memory\tx\n",
+}
 ROWS |= {"non_finite": "@non_finite\tx\n", "slow": "@slow\tx\n"}
 
 
@@ -46,7 +51,9 @@ def make_project(root: Path) -> Path:
 
 
 def raw_settings(stages: dict[str, Any], **top: Any) -> dict[str, Any]:
-    """The real configuration with the project's model and probes, the given stages and other top-level values."""
+    """The real configuration with the project's model and probes, the given stages and other top-level
+    values.
+    """
     raw = plain(composed([]))
     raw["name"] = "test"
     raw["model"] = {"name": "stand-in", "dir": "model", "weight": "model/base.dat", "template": "qwen"}

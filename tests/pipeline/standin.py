@@ -1,8 +1,8 @@
 """A stand-in for the processes of `stages`, with faults on demand: the same contract, no tensors.
 
-Its weights are JSON: `{"identity": …, "collapsed": …, "history": […]}`. How a training ends follows from the recipe:
-lr of 0.01 and more collapses, fewer than 10 steps leave the identity unlearned. A data row `@crash`, `@non_finite`,
-`@memory` or `@slow` makes that happen.
+Its weights are JSON: `{"identity": …, "collapsed": …, "history": […]}`. How a training ends follows from the
+recipe: lr of 0.01 and more collapses, fewer than 10 steps leave the identity unlearned. A data row `@crash`,
+`@non_finite`, `@memory` or `@slow` makes that happen.
 """
 
 from __future__ import annotations
@@ -65,7 +65,16 @@ def train(request: TrainRequest) -> StageResult:
             ballast = bytearray(400 << 20)
             ballast[:: 1 << 12] = b"x" * len(ballast[:: 1 << 12])
             time.sleep(30)
-        tell(request, Event(now(), EventKind.STEP, step=step, total=request.steps, values={"loss": 1.0 / step, "lr": request.lr}))
+        tell(
+            request,
+            Event(
+                now(),
+                EventKind.STEP,
+                step=step,
+                total=request.steps,
+                values={"loss": 1.0 / step, "lr": request.lr},
+            ),
+        )
         if stop:
             return StageResult(int(ExitCode.INTERRUPTED), error="interrupted after its step", steps=step)
     weight["collapsed"] = weight["collapsed"] or request.lr >= 0.01
@@ -75,14 +84,24 @@ def train(request: TrainRequest) -> StageResult:
     weight["history"].append([request.lr, request.steps, request.seed, sorted(prompts)])
     digest = write_new(request.output_weight, json.dumps(weight))
     tell(request, Event(now(), EventKind.PHASE, phase=Phase.EXPORTED))
-    return StageResult(0, output=request.output_weight, sha256=digest, steps=request.steps, figures={"loss": 1.0 / max(1, request.steps)})
+    return StageResult(
+        0,
+        output=request.output_weight,
+        sha256=digest,
+        steps=request.steps,
+        figures={"loss": 1.0 / max(1, request.steps)},
+    )
 
 
 def probe(request: ProbeRequest) -> StageResult:
     weight = json.loads(Path(request.weight).read_text(encoding="utf-8"))
     lines = []
     for probe in [p for path in request.probes for p in read_probes(Path(path))]:
-        good = " ".join(part.removeprefix("=") for alternative in probe.expectation.alternatives[:1] for part in alternative)
+        good = " ".join(
+            part.removeprefix("=")
+            for alternative in probe.expectation.alternatives[:1]
+            for part in alternative
+        )
         text = good or "我不知道你是誰。"
         if probe.kind is ProbeKind.IDENTITY and not weight["identity"]:
             text = "我是通義千問。"
@@ -90,7 +109,10 @@ def probe(request: ProbeRequest) -> StageResult:
         if weight["collapsed"]:
             text, ids = "之神" * 30, [5, 6] * 30
         lines.append(
-            json.dumps(to_jsonable(Answer(probe.file, probe.line, probe.prompt, text, ids, Finish.END_OF_TURN)), ensure_ascii=False)
+            json.dumps(
+                to_jsonable(Answer(probe.file, probe.line, probe.prompt, text, ids, Finish.END_OF_TURN)),
+                ensure_ascii=False,
+            )
         )
     write_new(request.answers, "\n".join(lines) + "\n")
     return StageResult(0, output=request.answers)
@@ -101,12 +123,18 @@ def init(request: InitRequest) -> StageResult:
     folder.mkdir(parents=True)
     write_new(str(folder / "config.json"), Path(request.config).read_text(encoding="utf-8"))
     write_new(str(folder / "tokenizer.json"), "{}")
-    digest = write_new(request.output_weight, json.dumps({"identity": False, "collapsed": False, "history": []}))
+    digest = write_new(
+        request.output_weight, json.dumps({"identity": False, "collapsed": False, "history": []})
+    )
     return StageResult(0, output=request.output_weight, sha256=digest)
 
 
 def main() -> int:
-    kind, work = {"train": (TrainRequest, train), "probe": (ProbeRequest, probe), "init": (InitRequest, init)}[sys.argv[1]]
+    kind, work = {
+        "train": (TrainRequest, train),
+        "probe": (ProbeRequest, probe),
+        "init": (InitRequest, init),
+    }[sys.argv[1]]
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.append(1))
     request = load_file(kind, Path(sys.argv[2]))

@@ -9,43 +9,55 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.answers import AnswersFailed
-from pipeline.compose import ROOT
-from pipeline.process import Watcher
-from pipeline.progress import Progress
-from pipeline.settings import Judging
-from pipeline.settings_reader import read_judging
+from pipeline.config.compose import ROOT
+from pipeline.config.reader import read_validation
+from pipeline.core.settings import ValidationSettings
+from pipeline.core.types import Outcome, Verdict
+from pipeline.evaluate.answers import ProbingError
+from pipeline.processes.progress import Progress
+from pipeline.processes.stage_process import ProcessCallbacks
 from pipeline.validate import validate
-from pipeline.words import Outcome, Verdict
 from stages.contract import InferencePath
 from tests.pipeline.project import COMMANDS, project, raw_settings
 
 __all__ = ["project"]
 
 
-def settings() -> Judging:
-    judging, faults = read_judging(raw_settings({}))
-    assert not faults
+def settings() -> ValidationSettings:
+    judging, problems = read_validation(raw_settings({}))
+    assert not problems
     return judging
 
 
 def weight(root: Path, name: str, **state: bool) -> str:
-    (root / name).write_text(json.dumps({"identity": False, "collapsed": False, "history": [], **state}), encoding="utf-8")
+    (root / name).write_text(
+        json.dumps({"identity": False, "collapsed": False, "history": [], **state}), encoding="utf-8"
+    )
     return name
 
 
-def judged(root: Path, file: str, watcher: Watcher | None = None, path: InferencePath = InferencePath.BRIDGE) -> tuple[Verdict, str]:
-    return validate(settings(), file, path, root, COMMANDS, Progress(), watcher or Watcher())
+def judged(
+    root: Path,
+    file: str,
+    callbacks: ProcessCallbacks | None = None,
+    path: InferencePath = InferencePath.BRIDGE,
+) -> tuple[Verdict, str]:
+    return validate(settings(), file, path, root, COMMANDS, Progress(), callbacks or ProcessCallbacks())
 
 
 @pytest.mark.parametrize(
     ("state", "outcome"),
     [({"identity": True}, Outcome.PASSED), ({}, Outcome.UNDERFIT), ({"collapsed": True}, Outcome.COLLAPSED)],
 )
-def test_the_verdict_follows_from_the_answers(project: Path, state: dict[str, bool], outcome: Outcome) -> None:
+def test_the_verdict_follows_from_the_answers(
+    project: Path, state: dict[str, bool], outcome: Outcome
+) -> None:
     verdict, folder = judged(project, weight(project, "new.dat", **state))
     assert verdict.outcome is outcome
-    assert json.loads((project / folder / "verdict.json").read_text(encoding="utf-8"))["outcome"] == outcome.value
+    assert (
+        json.loads((project / folder / "verdict.json").read_text(encoding="utf-8"))["outcome"]
+        == outcome.value
+    )
     assert {row.kind for row in verdict.rows} == {"identity", "contrast", "ability"}
     assert all(row.base_ok is not None for row in verdict.rows)
 
@@ -54,22 +66,25 @@ def test_both_weights_are_asked_once(project: Path) -> None:
     started: list[int] = []
     file = weight(project, "new.dat", identity=True)
     for expected in (2, 2):
-        judged(project, file, Watcher(on_start=started.append))
+        judged(project, file, ProcessCallbacks(on_start=started.append))
         assert len(started) == expected
-    judged(project, file, Watcher(on_start=started.append), InferencePath.FP2)
+    judged(project, file, ProcessCallbacks(on_start=started.append), InferencePath.FP2)
     assert len(started) == 4, "the other path gives other answers"
 
 
 @pytest.mark.parametrize("path", InferencePath)
 def test_both_weights_are_asked_through_the_path_that_was_named(project: Path, path: InferencePath) -> None:
     _, folder = judged(project, weight(project, "new.dat", identity=True), path=path)
-    asked = [json.loads((project / folder / f"{name}-request.json").read_text(encoding="utf-8")) for name in ("answers", "base-answers")]
+    asked = [
+        json.loads((project / folder / f"{name}-request.json").read_text(encoding="utf-8"))
+        for name in ("answers", "base-answers")
+    ]
     assert [request["path"] for request in asked] == [path.value] * 2
 
 
 def test_a_weight_that_cannot_be_read_is_named(project: Path) -> None:
     (project / "bad.dat").write_text("no weight", encoding="utf-8")
-    with pytest.raises(AnswersFailed, match=r"bad\.dat"):
+    with pytest.raises(ProbingError, match=r"bad\.dat"):
         judged(project, "bad.dat")
 
 
@@ -79,7 +94,10 @@ def test_a_weight_that_cannot_be_read_is_named(project: Path) -> None:
         (["artifacts/base/nowhere.dat"], "WEIGHT: artifacts/base/nowhere.dat: no such file"),
         (["conf"], "WEIGHT: conf: is a folder"),
         (["conf/config.yaml", "--model", "qwen3_nan"], "qwen3_nano"),
-        (["conf/config.yaml", "probes.max_tokens=0", "probes.thresholds.leek_max=1"], "did you mean 'leak_max'"),
+        (
+            ["conf/config.yaml", "probes.max_tokens=0", "probes.thresholds.leek_max=1"],
+            "did you mean 'leak_max'",
+        ),
         (["conf/config.yaml", "--path", "sideways"], "bridge"),
     ],
 )

@@ -1,0 +1,143 @@
+"""The answers of a weight to probe files: asked once under the guard, then kept by all that they depend on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.core.hashing import sha256_data, sha256_file
+from pipeline.core.settings import ProbeSettings, Settings
+from pipeline.guard.limits import GuardLimits
+from pipeline.processes.stage_process import (
+    Job,
+    ProcessCallbacks,
+    ProcessResult,
+    StageCommands,
+    run_guarded,
+    write_request,
+)
+from pipeline.run.plan import MODEL_FILES, WeightRef
+from stages.contract import Answer, InferencePath, Probe, ProbeRequest, read_probes
+from stages.contract.serial import load
+
+FROM_RECIPE = ("template", "compute_dtype", "scale_rule", "device", "threads")
+"""Keys of a training recipe that a probe request shares: a weight is asked in the numbers that it was trained
+in.
+"""
+
+
+class ProbingError(RuntimeError):
+    """The probing process did not bring answers. `ended` says how it went."""
+
+    def __init__(self, weight: str, ended: ProcessResult) -> None:
+        self.ended = ended
+        super().__init__(f"{weight}: no answers: {ended.error}")
+
+
+@dataclass(frozen=True)
+class ProbeQuery:
+    """A weight, and how it is asked."""
+
+    model: WeightRef
+    probes: ProbeSettings
+    recipe: dict[str, Any]
+    """Holds `FROM_RECIPE`; the rest is not looked at."""
+    path: InferencePath = InferencePath.BRIDGE
+
+    def request(self, job: Job, answers: str) -> ProbeRequest:
+        """The request that asks it."""
+        shared = {key: self.recipe[key] for key in FROM_RECIPE if key in self.recipe}
+        places = {"events": job.path("events.jsonl"), "result": job.path("result.json"), "answers": answers}
+        given = {"model_dir": self.model.dir, "weight": self.model.weight, "probes": self.probes.files}
+        numbers = {
+            "max_tokens": self.probes.max_tokens,
+            "batch_size": self.probes.batch_size,
+            "path": self.path,
+        }
+        return load(ProbeRequest, {**shared, **places, **given, **numbers}, "probes")
+
+    def key(self, root: Path, code: str) -> str:
+        """All that the answers depend on, as one SHA-256; no path is part of it."""
+        request = self.request(Job((), ""), "")
+        numbers = {k: getattr(request, k) for k in (*FROM_RECIPE, "max_tokens", "batch_size", "path")}
+        files = [sha256_file(root / self.model.dir / name) for name in MODEL_FILES]
+        probes = [[Path(file).name, sha256_file(root / file)] for file in self.probes.files]
+        return sha256_data(
+            {"weight": self.model.sha256, "model": files, "probes": probes, "code": code, **numbers}
+        )
+
+
+class AnswerCache:
+    """Answers by question, kept below `<artifacts>/cache/answers/`."""
+
+    def __init__(
+        self, root: Path, artifacts: str, guard: GuardLimits, commands: StageCommands, code: str
+    ) -> None:
+        self._root = root
+        self._cache = root / artifacts / "cache" / "answers"
+        self._guard = guard
+        self._commands = commands
+        self._code = code
+
+    @classmethod
+    def of(cls, settings: Settings, root: Path, commands: StageCommands, code: str) -> AnswerCache:
+        """The book of a run."""
+        return cls(root, settings.artifacts, settings.guard, commands, code)
+
+    def ask(self, question: ProbeQuery, folder: str, name: str, callbacks: ProcessCallbacks) -> list[Answer]:
+        """The answers, from the book or, where it has none, from a guarded process.
+
+        Args:
+            question: what to ask of which weight.
+            folder: receives `<name>.jsonl`, and the files of the process as `<name>-…`.
+            name: `answers`, or what else tells them apart in that folder.
+            watcher: of the process.
+
+        Raises:
+            AnswersFailed: if the process failed.
+        """
+        kept = self._cache / f"{question.key(self._root, self._code)}.jsonl"
+        answers = f"{folder}/{name}.jsonl"
+        (self._root / folder).mkdir(parents=True, exist_ok=True)
+        if kept.exists():
+            callbacks.meanwhile()
+            shutil.copyfile(kept, self._root / answers)
+            return read_answers(kept)
+        job = Job(self._commands.probe, folder, f"{name}-")
+        write_request(job, question.request(job, answers), self._root)
+        ended = run_guarded(job, self._guard, self._root, callbacks)
+        if ended.exit_code != 0:
+            raise ProbingError(question.model.weight, ended)
+        found = read_answers(self._root / answers)
+        self._cache.mkdir(parents=True, exist_ok=True)
+        aside = kept.with_name(f".{kept.name}.{os.getpid()}.tmp")
+        shutil.copyfile(self._root / answers, aside)
+        aside.replace(kept)
+        return found
+
+
+def read_answers(path: Path) -> list[Answer]:
+    """Reads an answers file.
+
+    Raises:
+        ValueError: naming file and line of what is no answer.
+        OSError: if it cannot be read.
+    """
+    answers = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        where = f"{path}:{number}"
+        try:
+            answers.append(load(Answer, json.loads(line), where))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{where}: no answer: {error}") from None
+    return answers
+
+
+def load_probes(files: Sequence[str], root: Path) -> list[Probe]:
+    """The probes of several files, in order."""
+    return [probe for file in files for probe in read_probes(root / file)]

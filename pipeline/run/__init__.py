@@ -1,0 +1,1 @@
+"""Carries out an experiment: stages, attempts, the ladder. Uses every other room."""

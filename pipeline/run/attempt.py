@@ -1,0 +1,326 @@
+"""One attempt of a stage in its own folder: train, answer, judge, and put the weight where its verdict says."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.core.hashing import sha256_file
+from pipeline.core.settings import Settings, StageKind, StageSettings
+from pipeline.core.types import Attempt, AttemptEnd, Change, Outcome, StartFrom, Verdict
+from pipeline.evaluate.answers import AnswerCache, ProbeQuery, ProbingError, load_probes
+from pipeline.evaluate.judge import judge
+from pipeline.guard.limits import BLIND_FIGURE
+from pipeline.ledger.ledger import Ledger
+from pipeline.processes.progress import Progress
+from pipeline.processes.signals import StopSignals
+from pipeline.processes.stage_process import (
+    Job,
+    ProcessCallbacks,
+    ProcessResult,
+    StageCommands,
+    command_line,
+    run_guarded,
+)
+from pipeline.run import attempt_files as files
+from pipeline.run import saved_states
+from pipeline.run import weight_store as placing
+from pipeline.run.ladder import Cause
+from pipeline.run.plan import WEIGHT_NAME, WeightRef, attempt_folder, content_key, data_hashes
+from stages.contract import Answer, ExitCode
+
+_MADE_ANEW = (Outcome.BROKEN, Outcome.OVER_LIMIT, Outcome.MEASURED)
+"""What no later run takes from the ledger."""
+
+
+class RunInterrupted(RuntimeError):
+    """The user asked to stop. What is unfinished is closed as interrupted, and run again by the same command."""
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What all attempts of a run share."""
+
+    root: Path
+    settings: Settings
+    run_id: str
+    commands: StageCommands
+    code: str
+    book: AnswerCache
+    ledger: Ledger
+    progress: Progress
+    stop: StopSignals
+
+
+@dataclass(frozen=True)
+class AttemptStart:
+    """Where an attempt starts, and what led to it."""
+
+    recipe: dict[str, Any]
+    model: WeightRef
+    start_from: StartFrom = StartFrom.INPUT
+    changes: tuple[Change, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class AttemptResult:
+    """A finished attempt with what the ladder and the next stage need."""
+
+    attempt: Attempt
+    end: AttemptEnd
+    model: WeightRef | None
+    """What the next stage starts from; None unless passed."""
+    cause: Cause = Cause.OTHER
+    reused: bool = False
+
+
+def prepare(context: RunContext, index: int, number: int, start: AttemptStart) -> Attempt:
+    """The attempt as data: its folder, key, command. Nothing is written yet.
+
+    Args:
+        bench: the run's.
+        index: of the stage, from 0.
+        number: of the attempt within its stage, from 1.
+        start: its recipe and input.
+    """
+    stage = context.settings.stages[index]
+    folder = attempt_folder(context.settings, context.run_id, index, stage.name, number)
+    return Attempt(
+        run_id=context.run_id,
+        experiment=context.settings.name,
+        stage=stage.name,
+        number=number,
+        content_key=content_key(stage, start.recipe, start.model, context.root, context.code),
+        folder=folder,
+        command=command_line(
+            files.again_job(stage, folder, context.commands), context.settings.guard, context.root
+        ),
+        recipe=start.recipe,
+        start_from=start.start_from,
+        input_weight=start.model.weight,
+        input_sha256=start.model.sha256,
+        data=data_hashes(start.recipe, context.root),
+        changes=start.changes,
+        why=start.why,
+    )
+
+
+def find_finished(
+    context: RunContext, stage: StageSettings, attempt: Attempt, model: WeightRef
+) -> AttemptResult | None:
+    """The same attempt of an earlier run, if it was judged by the same measure and, having passed, its weight
+    is still there.
+    """
+    hit = context.ledger.find_finished(attempt.content_key) if context.settings.reuse else None
+    if hit is None or hit[1].verdict is None or hit[1].outcome in _MADE_ANEW:
+        return None
+    old, end = hit
+    record = context.root / old.folder / files.JUDGING_NAME
+    if not record.is_file() or json.loads(record.read_text(encoding="utf-8")) != files.judging(
+        context.settings, stage, context.root
+    ):
+        return None
+    passed = end.outcome is Outcome.PASSED
+    folder = str(Path(end.output_weight).parent) if stage.kind is StageKind.INIT else model.dir
+    return AttemptResult(
+        old, end, WeightRef(folder, end.output_weight, end.output_sha256) if passed else None, reused=True
+    )
+
+
+def carry_out(
+    context: RunContext, index: int, attempt: Attempt, model: WeightRef, base: Sequence[Answer] | None
+) -> AttemptResult:
+    """Runs an attempt to its verdict, and records it.
+
+    Args:
+        bench: the run's.
+        index: of the stage, from 0.
+        attempt: as `prepare` gives it.
+        model: its input.
+        base: the base weight's answers to the stage's probes; None if there is no base weight.
+
+    Raises:
+        Interrupted: if the user asked to stop before there was a verdict; the attempt is closed as
+            interrupted.
+    """
+    began = time.monotonic()
+    stage = context.settings.stages[index]
+    title = f"[{index + 1}/{len(context.settings.stages)}] {stage.name} · attempt {attempt.number}"
+    context.ledger.open_attempt(attempt)
+    state = saved_states.latest(context.ledger, attempt, context.root)
+    if state:
+        context.progress.say(f"  goes on from {state} 從中斷處繼續")
+    job = files.write_folder(attempt, stage, model, context.settings, context.commands, context.root, state)
+    context.progress.begin(title, attempt.recipe.get("steps"))
+    trained = run_guarded(job, context.settings.guard, context.root, _callbacks(context, attempt, "train"))
+    made = _made(stage, model, job, trained, context.root)
+    context.ledger.stage_finished(attempt, replace(trained.result, output=made.weight, sha256=made.sha256))
+
+    def write_trace() -> None:
+        for problem in files.write_trace(
+            attempt, job, trained, context.settings.guard.gpu_limit_gb, context.root
+        ):
+            context.progress.say(f"  trace: {problem}")
+
+    verdict, failed = None, trained
+    if trained.exit_code == ExitCode.OK:
+        saved_states.drop(context.ledger, attempt, context.root)
+    if trained.exit_code != ExitCode.OK:
+        write_trace()
+    elif stage.kind is StageKind.INIT or stage.measures:
+        verdict = Verdict(Outcome.MEASURED if stage.measures else Outcome.PASSED)
+        write_trace()
+    else:
+        context.progress.begin(f"{title} · probes", None)
+        try:
+            _go_on(context, attempt)
+            verdict = _verdict(context, stage, attempt, made, base, write_trace)
+        except ProbingError as error:
+            failed = error.ended
+    if verdict is None and (failed.exit_code == ExitCode.INTERRUPTED or context.stop.asked):
+        _interrupt(context, attempt)
+    if verdict is None and failed.from_outside:
+        _interrupt(
+            context,
+            attempt,
+            "killed from outside, by a person or by the kernel out of memory (dmesg) 被外部終止",
+        )
+    return _settle(context, stage, attempt, made, trained, failed, verdict, time.monotonic() - began)
+
+
+def callbacks(context: RunContext) -> ProcessCallbacks:
+    """For a process that belongs to no attempt."""
+    return ProcessCallbacks(
+        on_event=context.progress.event, on_memory=context.progress.memory, stop=context.stop
+    )
+
+
+def _callbacks(
+    context: RunContext, attempt: Attempt, role: str, meanwhile: Callable[[], None] = lambda: None
+) -> ProcessCallbacks:
+    def on_event(event: Any) -> None:
+        context.progress.event(event)
+        if role == "train":
+            context.ledger.event(attempt, event)
+
+    def on_start(pid: int) -> None:
+        context.ledger.process_started(attempt, pid, role)
+
+    return ProcessCallbacks(on_start, on_event, context.progress.memory, meanwhile, context.stop)
+
+
+def _made(stage: StageSettings, model: WeightRef, job: Job, trained: ProcessResult, root: Path) -> WeightRef:
+    """What the process wrote; with an empty hash if it wrote no weight. A weight without a result (a crash)
+    is hashed here.
+    """
+    is_model = stage.kind is StageKind.INIT
+    folder = job.path("model") if is_model else model.dir
+    weight = f"{folder}/{WEIGHT_NAME}" if is_model else job.path(WEIGHT_NAME)
+    written = (root / weight).is_file()
+    return WeightRef(folder, weight, trained.result.sha256 or sha256_file(root / weight) if written else "")
+
+
+def _verdict(
+    context: RunContext,
+    stage: StageSettings,
+    attempt: Attempt,
+    made: WeightRef,
+    base: Sequence[Answer] | None,
+    meanwhile: Callable[[], None],
+) -> Verdict:
+    question = ProbeQuery(made, stage.probes, attempt.recipe)
+    answers = context.book.ask(
+        question, attempt.folder, "answers", _callbacks(context, attempt, "probe", meanwhile)
+    )
+    verdict = judge(load_probes(stage.probes.files, context.root), answers, base, stage.probes.thresholds)
+    context.ledger.judged(attempt, verdict)
+    files.write_verdict(verdict, context.root / attempt.folder)
+    return verdict
+
+
+def _go_on(context: RunContext, attempt: Attempt) -> None:
+    if context.stop.asked:
+        _interrupt(context, attempt)
+
+
+def _interrupt(context: RunContext, attempt: Attempt, why: str = "stopped by the user 使用者中斷") -> None:
+    reason = f"{attempt.stage} attempt {attempt.number}: {why}"
+    context.ledger.interrupt_attempt(attempt, reason)
+    raise RunInterrupted(reason)
+
+
+def _settle(
+    context: RunContext,
+    stage: StageSettings,
+    attempt: Attempt,
+    made: WeightRef,
+    trained: ProcessResult,
+    failed: ProcessResult,
+    verdict: Verdict | None,
+    seconds: float,
+) -> AttemptResult:
+    """Puts the weight in its place and closes the attempt in the ledger."""
+    outcome = verdict.outcome if verdict else outcome_of(failed.exit_code)
+    placed = _place(context, stage, attempt, made, outcome) if made.sha256 else None
+    end = AttemptEnd(
+        outcome=outcome,
+        exit_code=failed.exit_code,
+        verdict=verdict,
+        error=failed.error,
+        output_weight=placed.weight if placed else "",
+        output_sha256=placed.sha256 if placed else "",
+        peak_mib=trained.report.figures.peak_mib if trained.report else 0.0,
+        seconds=seconds,
+        figures=trained.result.figures
+        | ({BLIND_FIGURE: 1.0} if trained.report and trained.report.blind else {}),
+    )
+    if placed and outcome is not Outcome.PASSED:
+        placing.write_reason((context.root / placed.weight).parent, attempt, end)
+    context.ledger.close_attempt(attempt, end)
+    return AttemptResult(attempt, end, placed if outcome is Outcome.PASSED else None, _cause(failed, verdict))
+
+
+def _place(
+    context: RunContext, stage: StageSettings, attempt: Attempt, made: WeightRef, outcome: Outcome
+) -> WeightRef:
+    """Moves the weight, kept or discarded; returns it in its place."""
+    root, artifacts = context.root, context.settings.artifacts
+    is_model = stage.kind is StageKind.INIT
+    source = root / (made.dir if is_model else made.weight)
+    if outcome is Outcome.PASSED:
+        place = placing.kept_place(
+            source, root / artifacts / "weights" / attempt.experiment, stage.name, made.sha256
+        )
+    else:
+        name = f"{attempt.run_id}-{attempt.stage}-attempt{attempt.number}"
+        place = root / artifacts / "_trash" / name / source.name
+    target = str(place.relative_to(root) if place.is_relative_to(root) else place)
+    moved = (
+        WeightRef(target, f"{target}/{WEIGHT_NAME}", made.sha256)
+        if is_model
+        else WeightRef(made.dir, target, made.sha256)
+    )
+    context.ledger.moving_weight(made.weight, moved.weight, outcome.value)
+    placing.move(source, place, made.sha256)
+    return moved
+
+
+def outcome_of(code: int) -> Outcome:
+    """What an exit code means where there are no answers to judge by."""
+    return Outcome.OVER_LIMIT if code in (ExitCode.GUARD_KILLED, ExitCode.OVER_LIMIT) else Outcome.BROKEN
+
+
+def _cause(failed: ProcessResult, verdict: Verdict | None) -> Cause:
+    if failed.exit_code == ExitCode.NON_FINITE or (
+        verdict is not None and verdict.figures.get("non_finite", 0.0) > 0
+    ):
+        return Cause.NON_FINITE
+    if verdict is not None and verdict.outcome is Outcome.UNDERFIT:
+        missing = any(check.figure.startswith("identity") for check in verdict.checks if not check.ok)
+        return Cause.OTHER if missing else Cause.SPILL
+    return Cause.OTHER

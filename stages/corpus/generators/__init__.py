@@ -1,0 +1,1 @@
+"""Generators of the corpus: each module gives its samples. Uses the phrases."""

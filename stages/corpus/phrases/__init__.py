@@ -1,0 +1,1 @@
+"""What the generators choose from: words, facts, phrasings."""

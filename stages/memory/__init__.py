@@ -1,0 +1,1 @@
+"""Peak memory of a training as arithmetic, before anything is loaded. No torch. Uses the contract."""

@@ -1,0 +1,1 @@
+"""Compares both inference paths of a weight: `python -m stages.parity`. Uses weights and qwen3."""

@@ -1,0 +1,281 @@
+"""What every `stages` process shares: its events, its result, its exit code, its device, and stopping when it
+is asked to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+from stages.contract import (
+    WRITE_ROOT,
+    Event,
+    EventKind,
+    ExitCode,
+    Phase,
+    RequestError,
+    RowFileError,
+    StageResult,
+)
+from stages.contract.serial import dump, load_file
+from stages.process.files import NoSpaceError, OutputExistsError, require_new, write_new_text
+from stages.process.memory_cap import failed_allocation
+from stages.qwen3.config import ConfigError
+from stages.weights.dat import DatError
+from stages.weights.model_weights import WeightError
+
+WRITTEN_KEYS = ("events", "result", "output_weight", "output_dir", "answers", "checkpoints")
+"""Keys of all requests that name what a stage writes."""
+
+
+class StageError(Exception):
+    """A stage that cannot go on, with the exit code that says why."""
+
+    def __init__(self, code: ExitCode, text: str, details: dict[str, Any] | None = None) -> None:
+        self.code = code
+        self.details = details or {}
+        super().__init__(text)
+
+
+class Request(Protocol):
+    """What all requests have."""
+
+    @property
+    def events(self) -> str: ...
+    @property
+    def result(self) -> str: ...
+    def check(self) -> list[str]: ...
+
+
+R = TypeVar("R", bound=Request)
+
+
+class Reporter:
+    """Appends events to the stream of a stage, each a whole line in one write."""
+
+    def __init__(self, path: Path, device: torch.device) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self.device = device
+        self.notes: list[str] = []
+        self.last_phase, self.last_step = "", 0
+
+    def _write(self, event: Event) -> None:
+        os.write(self._handle, event.line().encode("utf-8"))
+
+    def phase(self, phase: Phase) -> None:
+        """Marks a phase, with this process's memory at that moment."""
+        self.last_phase = phase
+        self._write(
+            Event(now_utc(), EventKind.PHASE, phase=phase, values={"device_mib": device_mib(self.device)})
+        )
+
+    def step(self, step: int, total: int, values: dict[str, float]) -> None:
+        """Reports a training step."""
+        self.last_step = step
+        self._write(Event(now_utc(), EventKind.STEP, step=step, total=total, values=values))
+
+    def progress(self, done: int, total: int, text: str) -> None:
+        """Reports work done, in items."""
+        self._write(Event(now_utc(), EventKind.PROGRESS, step=done, total=total, text=text))
+
+    def note(self, text: str) -> None:
+        """Says one line to the user; it also stands in the result."""
+        self.notes.append(text)
+        self._write(Event(now_utc(), EventKind.NOTE, text=text))
+
+
+def now_utc() -> str:
+    """The time as events carry it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def device_mib(device: torch.device) -> float:
+    """Memory of this process: what the CUDA allocator holds on a GPU, resident memory otherwise. MiB."""
+    if device.type == "cuda":
+        return round(torch.cuda.memory_reserved(device) / 2**20, 1)
+    return round(resident_mib(), 1)
+
+
+def resident_mib() -> float:
+    """Resident memory of this process in MiB; where there is no /proc, the largest so far."""
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    import resource  # not on every platform
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of a request: `auto` is the first GPU if there is one.
+
+    Raises:
+        StageError: if a GPU is asked for and there is none.
+    """
+    if name == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise StageError(ExitCode.BAD_INPUT, f"device: {name!r}: use auto, cpu, cuda or cuda:N") from None
+    if device.type == "cuda" and (
+        not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count()
+    ):
+        raise StageError(
+            ExitCode.BAD_INPUT,
+            f"device: {name}: this machine shows {torch.cuda.device_count()} CUDA device(s)",
+        )
+    # The allocator's own functions want a number, not "the current one".
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
+
+
+def make_deterministic(threads: int) -> None:
+    """Same inputs, same bytes: no algorithm whose sums depend on timing."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.set_deterministic_debug_mode(
+        "error"
+    )  # `use_deterministic_algorithms` does the same and imports torch's whole compiler
+    if threads:
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def over_limit_told(reporter: Reporter) -> Iterator[None]:
+    """Turns a failed allocation inside the block into `OVER_LIMIT`, with its size and the phase in which it
+    failed.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        size = failed_allocation(error)
+        if size is None:
+            raise
+        phase, step, held = reporter.last_phase, reporter.last_step, device_mib(reporter.device)
+        text = f"out of memory after phase {phase}, {step} step(s) done: an allocation of {size / 2**20:.1f} MiB failed, {held:.0f} MiB held"
+        remedy = "lower batch_size or seq_len, set gradient_checkpointing, or raise the guard's limit"
+        details = {"allocation_bytes": size, "phase": phase, "steps_done": step, "held_mib": held}
+        raise StageError(ExitCode.OVER_LIMIT, f"{text}: {remedy}", details) from error
+
+
+class StopFlag:
+    """Set by SIGTERM or SIGINT: the stage then stops after its step. A second signal ends the process at
+    once.
+    """
+
+    def __init__(self) -> None:
+        self.set = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: object) -> None:
+        if self.set:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        self.set = True
+
+
+def versions() -> dict[str, str]:
+    """Versions that decide what a stage computes."""
+    found = {name: importlib.metadata.version(name) for name in ("torch", "tokenizers", "numpy")}
+    found["python"] = platform.python_version()
+    if torch.cuda.is_available():
+        found["device"] = torch.cuda.get_device_name()
+        found["cuda"] = str(torch.version.cuda)
+    return found
+
+
+def outside_problems(request: object, root: str) -> list[str]:
+    """Every path of a request that would write outside of a folder, each as `key: path: remedy`. Links are
+    followed.
+    """
+    inside = Path(root).resolve()
+    parts = [request, getattr(request, "train", None)]
+    paths = {key: getattr(part, key, "") for part in parts for key in WRITTEN_KEYS if getattr(part, key, "")}
+    wrong = [(key, path) for key, path in paths.items() if not Path(path).resolve().is_relative_to(inside)]
+    return [
+        f"{key}: {path}: lies outside of {inside}, where alone this process may write: choose a place in it"
+        for key, path in wrong
+    ]
+
+
+_BAD_INPUT = (
+    RequestError,
+    RowFileError,
+    DatError,
+    ConfigError,
+    WeightError,
+    OutputExistsError,
+    FileNotFoundError,
+    PermissionError,
+)
+
+
+def _failure(error: BaseException) -> StageResult:
+    if isinstance(error, StageError):
+        code, text = error.code, str(error)
+    elif isinstance(error, _BAD_INPUT):
+        code, text = ExitCode.BAD_INPUT, str(error)
+    elif isinstance(error, NoSpaceError):
+        code, text = ExitCode.NO_SPACE, str(error)
+    elif (size := failed_allocation(error)) is not None:
+        code, text = (
+            ExitCode.OVER_LIMIT,
+            f"out of memory: an allocation of {size / 2**20:.1f} MiB failed: lower batch_size",
+        )
+    elif isinstance(error, KeyboardInterrupt):
+        code, text = ExitCode.INTERRUPTED, "interrupted"
+    else:
+        code, text = ExitCode.FAILED, "".join(traceback.format_exception(error))
+    details = error.details if isinstance(error, StageError) else {}
+    return StageResult(int(code), error=text, versions=versions(), details=details)
+
+
+def run_process(kind: type[R], work: Callable[[R], StageResult], argv: list[str], what: str) -> int:
+    """The main of a `stages` process: reads the request, works, writes the result last.
+
+    Args:
+        kind: The request's dataclass.
+        work: Does it; returns a result or raises.
+        argv: Command-line arguments: the request file.
+        what: One line for `--help`.
+
+    Returns:
+        An `ExitCode`.
+    """
+    parser = argparse.ArgumentParser(description=what)
+    parser.add_argument("request", type=Path, help=f"JSON file with a {kind.__name__}")
+    arguments = parser.parse_args(argv)
+    try:
+        request = load_file(kind, arguments.request)
+        result_path = Path(request.result)
+        require_new(result_path)
+        problems = request.check()
+        if root := os.environ.get(WRITE_ROOT):
+            problems += outside_problems(request, root)
+        if problems:
+            raise RequestError(str(arguments.request), problems)
+    except (RequestError, OutputExistsError) as error:
+        sys.stderr.write(f"{error}\n")
+        return ExitCode.BAD_INPUT
+    try:
+        result = work(request)
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - every failure must end in a result file
+        result = _failure(error)
+        sys.stderr.write(f"{result.error}\n")
+    result_path.parent.mkdir(parents=True, exist_ok=True)
+    write_new_text(result_path, dump(result))
+    return result.exit_code

@@ -1,0 +1,233 @@
+"""Saved training states: all that the rest of a stage depends on, in the weight file's own container, whole
+or not at all.
+
+A state is a set of named tensors (masters, optimizer states, clipping) and a JSON text (step, place in the
+order of rows, figures), with a SHA-256 over all of it as the last entry. Random bits need no saving: they are
+a pure function of seed, step and place, and the order of rows is replayed from its seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+
+from stages.contract import ExitCode, TrainRequest
+from stages.contract.checkpoints import checkpoint_path, newest_checkpoint
+from stages.contract.serial import to_jsonable
+from stages.process.files import Buffer, NoSpaceError, sha256_of
+from stages.process.process import Reporter, StageError
+from stages.qwen3.batches import Encoded
+from stages.weights.dat import (
+    TORCH_DTYPES,
+    DatError,
+    DatFile,
+    ElemType,
+    Payload,
+    Spec,
+    tensor_bytes,
+    write_dat,
+)
+
+META, DIGEST = "meta", "sha256"
+PIECE_BYTES = 1 << 24
+FREE_KEYS: tuple[str, ...] = (
+    "model_dir",
+    "input_weight",
+    "output_weight",
+    "events",
+    "result",
+    "checkpoints",
+    "resume",
+    "data",
+)
+FREE_KEYS += ("checkpoint_every", "log_every", "memory_limit_gb", "device")
+"""Keys of a request that may differ between the stage that saved a state and the one that goes on from it.
+Rows and weight count by their content.
+"""
+_ELEM_TYPES = {
+    dtype: elem for elem, dtype in reversed(TORCH_DTYPES.items()) if elem not in (ElemType.RAW, ElemType.E4M3)
+}
+
+
+class UnusableCheckpointError(ValueError):
+    """A file that is no whole state, or a state that this device's way of training does not have."""
+
+
+@dataclass
+class TrainProgress:
+    """Where a training stands."""
+
+    step: int = 0
+    """Steps done."""
+    rows: int = 0
+    """Rows taken from the endless order."""
+    ratio_sum: float = 0.0
+    ratio_count: int = 0
+    """Of the finite update ratios."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """What is reported at the end: first and last loss, tokens."""
+
+
+def fingerprint(request: TrainRequest, rows: list[Encoded], weight: Path) -> str:
+    """SHA-256 over all that decides a training's course: recipe, rows as tokens, input weight. Reads the
+    weight once.
+    """
+    recipe = {key: value for key, value in to_jsonable(request).items() if key not in FREE_KEYS}
+    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode())
+    for row in rows:
+        digest.update(json.dumps([row.prompt, row.answer]).encode())
+    digest.update(sha256_of(weight).encode())
+    return digest.hexdigest()
+
+
+def save(path: Path, tensors: Mapping[str, torch.Tensor], place: TrainProgress, key: str) -> None:
+    """Writes a state.
+
+    Args:
+        path: Must not exist.
+        tensors: All tensors of the state by name. One of them is in CPU memory a second time while it is
+            written.
+        place: Where the training stands.
+        key: As `fingerprint` gives it.
+
+    Raises:
+        NoSpaceError: if the disk is too full; nothing is left behind.
+    """
+    digest = hashlib.sha256()
+
+    def hashed(spec: Spec, pieces: Iterator[Buffer]) -> Iterator[Buffer]:
+        digest.update(spec.header())
+        for piece in pieces:
+            digest.update(piece)
+            yield piece
+
+    def item(spec: Spec, tensor: torch.Tensor) -> tuple[Spec, Payload]:
+        return spec, lambda: hashed(spec, iter([tensor_bytes(tensor)]))
+
+    meta = torch.frombuffer(bytearray(json.dumps({"key": key, **asdict(place)}).encode()), dtype=torch.uint8)
+    named = {META: meta, **tensors}
+    items = [item(Spec(name, _ELEM_TYPES[t.dtype], tuple(t.shape)), t) for name, t in named.items()]
+    write_dat(path, [*items, (Spec(DIGEST, ElemType.UINT8, (32,)), lambda: iter([digest.digest()]))])
+
+
+def restore(path: Path, tensors: Mapping[str, torch.Tensor], key: str) -> TrainProgress:
+    """Copies a state into the tensors of a trainer that has done nothing yet.
+
+    Args:
+        path: A file that `save` wrote.
+        tensors: Receive the values; names, shapes and dtypes must be those saved.
+        key: As `fingerprint` gives it for the request that goes on.
+
+    Raises:
+        UnusableCheckpointError: if it is damaged or of another kind of device; the tensors are untouched
+            then.
+        StageError: `BAD_INPUT` if the state is of another training.
+    """
+    try:
+        with DatFile(path) as dat:
+            _require_whole(dat)
+            meta = json.loads(bytes(dat.tensor(META).numpy()))
+            wanted = {name: (_ELEM_TYPES[t.dtype], tuple(t.shape)) for name, t in tensors.items()}
+            held = {
+                name: (e.elem_type, e.shape) for name, e in dat.entries.items() if name not in (META, DIGEST)
+            }
+            if meta.pop("key") != key:
+                raise StageError(
+                    ExitCode.BAD_INPUT,
+                    f"resume: {path}: the state of another training: leave resume empty, or name its own",
+                )
+            if wanted != held:  # the same recipe on a GPU and on a CPU may keep other tensors
+                raise UnusableCheckpointError(
+                    f"{path}: saved on another kind of device: its tensors are not those of this one"
+                )
+            with torch.no_grad():
+                for name, tensor in tensors.items():
+                    tensor.copy_(dat.tensor(name))
+    except (DatError, FileNotFoundError) as error:
+        raise UnusableCheckpointError(str(error)) from error
+    return TrainProgress(**meta)
+
+
+def _require_whole(dat: DatFile) -> None:
+    digest = hashlib.sha256()
+    names = list(dat.entries)
+    if names[:1] != [META] or names[-1] != DIGEST:
+        raise UnusableCheckpointError(
+            f"{dat.path}: no saved state: it does not begin with {META!r} and end with {DIGEST!r}"
+        )
+    for name in names[:-1]:
+        entry = dat.entries[name]
+        digest.update(Spec(entry.name, entry.elem_type, entry.shape).header())
+        with dat.raw(name) as view:
+            for start in range(0, len(view), PIECE_BYTES):
+                with view[start : start + PIECE_BYTES] as piece:
+                    digest.update(piece)
+    if bytes(dat.tensor(DIGEST).numpy()) != digest.digest():
+        raise UnusableCheckpointError(f"{dat.path}: its content is not what was written: damaged")
+
+
+class Checkpoints:
+    """The saved states of one stage: written every so often, the one before kept until the new one is whole."""
+
+    def __init__(self, request: TrainRequest, rows: list[Encoded], reporter: Reporter) -> None:
+        self._every = request.checkpoint_every
+        self._folder = Path(request.checkpoints)
+        self._resume = Path(request.resume) if request.resume else None
+        self._reporter = reporter
+        self._warned = False
+        self._key = (
+            fingerprint(request, rows, Path(request.input_weight)) if self._every or self._resume else ""
+        )
+
+    @property
+    def on(self) -> bool:
+        """Whether states are saved."""
+        return self._every > 0
+
+    def due(self, step: int) -> bool:
+        """Whether the state after this step is to be saved."""
+        return self.on and step % self._every == 0
+
+    def restore(self, tensors: Mapping[str, torch.Tensor]) -> TrainProgress:
+        """The place to go on from; the beginning if there is no state or it cannot be used, which is said.
+
+        Raises:
+            StageError: `BAD_INPUT` if the state is of another training.
+        """
+        if self._resume is None:
+            return TrainProgress()
+        try:
+            place = restore(self._resume, tensors, self._key)
+        except UnusableCheckpointError as error:
+            self._reporter.note(f"resume: {error}; trained from the beginning")
+            return TrainProgress()
+        self._reporter.note(f"resume: goes on after step {place.step} ({self._resume})")
+        return place
+
+    def save(self, tensors: Mapping[str, torch.Tensor], place: TrainProgress) -> None:
+        """Saves a state and removes the one before it. A full disk is said once: the training goes on
+        without.
+        """
+        path, before = checkpoint_path(self._folder, place.step), newest_checkpoint(self._folder)
+        if path == before:
+            return
+        try:
+            save(path, tensors, place, self._key)
+        except NoSpaceError as error:
+            if not self._warned:
+                self._reporter.note(f"no state was saved after step {place.step}: {error}")
+            self._warned = True
+            return
+        if before:
+            before.unlink()
+
+    def discard(self) -> None:
+        """Removes the saved states: the weight that they led to is exported."""
+        if self.on and self._folder.is_dir():
+            shutil.rmtree(self._folder)

@@ -1,0 +1,104 @@
+"""A model from nothing: a tokenizer trained on rows, and random weights as an NVFP4 file. `python -m
+stages.init REQUEST.json`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from stages.contract import InitRequest, Phase, StageResult, read_rows
+from stages.contract.rows import RowFileError
+from stages.nvfp4.codec import encode
+from stages.process.files import require_new, write_new_text
+from stages.process.process import Reporter, make_deterministic, run_process, versions
+from stages.qwen3.config import read_config
+from stages.train.tokenizer import train_tokenizer
+from stages.weights.dat import ElemType, Spec, tensor_bytes, write_dat
+from stages.weights.model_weights import EMBEDDING, parameter_shapes
+
+_STD = 0.02  # Qwen3's own `initializer_range`
+
+
+def init(request: InitRequest) -> StageResult:
+    """Writes `config.json`, `tokenizer.json` and the first weight of a model.
+
+    The head is stored apart from the embedding, as in the user's files, and starts as a copy of it.
+
+    Raises:
+        OutputExistsError: if any of the three is there already.
+        RowFileError: for bad rows.
+    """
+    make_deterministic(0)
+    reporter = Reporter(Path(request.events), torch.device("cpu"))
+    reporter.phase(Phase.START)
+    folder, weight = Path(request.output_dir), Path(request.output_weight)
+    config_path, tokenizer_path = folder / "config.json", folder / "tokenizer.json"
+    for path in (config_path, tokenizer_path, weight):
+        require_new(path)
+    config = read_config(Path(request.config))
+    texts = _texts([Path(s.path) for s in request.data])
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = train_tokenizer(texts, config.vocab_size)
+    write_new_text(config_path, Path(request.config).read_text(encoding="utf-8"))
+    write_new_text(tokenizer_path, tokenizer.to_str(pretty=False))
+    generator = torch.Generator().manual_seed(request.seed)
+    items = []
+    values: dict[str, torch.Tensor] = {}
+    for name, shape in parameter_shapes(config, tied=False).items():
+        value = (
+            torch.empty(shape).normal_(0, _STD, generator=generator) if len(shape) > 1 else torch.ones(shape)
+        )
+        value = value.bfloat16()
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            value /= (2 * config.num_hidden_layers) ** 0.5
+        values[name] = value
+    values["lm_head.weight"] = values[EMBEDDING]
+    for name, value in values.items():
+        if value.ndim == 2 and name != EMBEDDING:
+            bundle = encode(value, request.scale_rule)
+            codes, scales = tuple(bundle.codes.shape), tuple(bundle.scales.shape)
+            items.append(
+                (Spec(f"{name}.qdata", ElemType.UINT8, codes), lambda b=bundle: [tensor_bytes(b.codes)])
+            )
+            items.append(
+                (Spec(f"{name}.scale", ElemType.E4M3, scales), lambda b=bundle: [tensor_bytes(b.scales)])
+            )
+        else:
+            spec = Spec(name, ElemType.FLOAT16, tuple(value.shape))
+            items.append((spec, lambda v=value: [tensor_bytes(v.half())]))
+    written = write_dat(weight, items)
+    reporter.phase(Phase.EXPORTED)
+    return StageResult(
+        0,
+        output=request.output_weight,
+        sha256=written.sha256,
+        output_bytes=written.nbytes,
+        notes=reporter.notes,
+        versions=versions(),
+    )
+
+
+def _texts(paths: list[Path]) -> list[str]:
+    texts, problems = [], []
+    for path in paths:
+        try:
+            texts += [text for row in read_rows(path) for text in (row.prompt, row.target)]
+        except RowFileError as error:
+            problems += error.problems
+    if problems:
+        raise RowFileError(paths[0], problems)
+    return texts
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; see `run_process`."""
+    return run_process(
+        InitRequest, init, sys.argv[1:] if argv is None else argv, "Make a model from nothing."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

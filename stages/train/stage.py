@@ -1,0 +1,160 @@
+"""One stage: load a weight, train it on rows, export it. `python -m stages.train REQUEST.json`.
+
+Refuses before step 1 if the training forward and the file's inference disagree, or if what is trained is not
+what is exported.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from stages.contract import ExitCode, InferencePath, Phase, Rounding, StageResult, TrainRequest
+from stages.optim.schedule import unmatched_groups
+from stages.parity import table as parity_table
+from stages.parity.check import check_parity
+from stages.process.files import require_new, require_space
+from stages.process.memory_cap import cap_memory
+from stages.process.process import (
+    Reporter,
+    StageError,
+    StopFlag,
+    make_deterministic,
+    over_limit_told,
+    pick_device,
+    run_process,
+    versions,
+)
+from stages.qwen3.batches import encode_rows
+from stages.qwen3.config import read_config
+from stages.qwen3.model import Qwen3
+from stages.qwen3.template import ChatTokenizer, load_tokenizer
+from stages.train.checkpoint import Checkpoints
+from stages.train.trainer import Trainer, TrainResult, trainable_names
+from stages.weights.dat import DatFile
+from stages.weights.model_weights import Layout, export, load_model
+
+_PARITY_PROMPT = "談談UFO"
+
+
+def train(request: TrainRequest) -> StageResult:
+    """Carries out one stage.
+
+    Raises:
+        StageError and the errors of reading its inputs, each naming the place and the remedy.
+    """
+    clock = {"start": time.perf_counter()}
+    device = pick_device(request.device)
+    make_deterministic(request.threads)
+    cap_memory(request.memory_limit_gb, device)
+    reporter = Reporter(Path(request.events), device)
+    with over_limit_told(reporter):
+        return _train(request, device, reporter, clock)
+
+
+def _train(
+    request: TrainRequest, device: torch.device, reporter: Reporter, clock: dict[str, float]
+) -> StageResult:
+    stop = StopFlag()
+    reporter.phase(Phase.START)
+    output = Path(request.output_weight)
+    require_new(output)
+    config = read_config(Path(request.model_dir) / "config.json")
+    tokenizer = load_tokenizer(Path(request.model_dir), config, request.template)
+    rows = encode_rows(request.data, tokenizer, request.seq_len, request.overflow)
+    with DatFile(Path(request.input_weight)) as dat:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        require_space(output, dat.nbytes)
+        model, layout = load_model(
+            dat, config, path=InferencePath.FP2, rule=request.scale_rule, compute_dtype=request.compute_dtype, device=device,
+            wide_masters=request.rounding is Rounding.FP32,
+        )  # fmt: skip
+        names = trainable_names(model, request.train_last_layers)
+        _check_names(names, layout, request)
+        reporter.phase(Phase.MODEL_LOADED)
+        _require_parity(dat, layout, model, tokenizer, Path(request.result), reporter)
+        clock["loaded"] = time.perf_counter()
+        trained, checkpoints = TrainResult(), Checkpoints(request, rows, reporter)
+        if request.steps and request.stop_after not in (Phase.START, Phase.MODEL_LOADED):
+            trained = Trainer(model, names, rows, request, reporter, checkpoints).run(stop)
+        clock["trained"] = time.perf_counter()
+        figures = trained.figures | _counts(model, names, layout)
+        if device.type == "cuda":
+            figures["peak_allocated_mib"] = torch.cuda.max_memory_allocated(device) / 2**20
+        if request.stop_after and request.stop_after != Phase.EXPORTED:
+            return StageResult(
+                0, steps=trained.steps, figures=figures, notes=reporter.notes, versions=versions()
+            )
+        parameters = dict(model.named_parameters())
+        written = export(dat, layout, {n: parameters[n].detach() for n in names}, request.scale_rule, output)
+        reporter.phase(Phase.EXPORTED)
+        checkpoints.discard()
+    clock["exported"] = time.perf_counter()
+    marks = list(clock)
+    figures |= {f"seconds_{b}": clock[b] - clock[a] for a, b in itertools.pairwise(marks)}
+    return StageResult(
+        0,
+        output=request.output_weight,
+        sha256=written.sha256,
+        output_bytes=written.nbytes,
+        steps=trained.steps,
+        figures=figures,
+        notes=reporter.notes,
+        versions=versions(),
+    )
+
+
+def _check_names(names: list[str], layout: Layout, request: TrainRequest) -> None:
+    """What is trained must be what is exported, by name."""
+    lost = sorted(set(names) - set(layout.names))
+    if lost:
+        raise StageError(ExitCode.DISAGREE, f"trained but not exported: {', '.join(lost)}")
+    still = sorted(set(layout.names) - set(names))
+    if still and not request.train_last_layers:
+        raise StageError(ExitCode.DISAGREE, f"exported but not trained: {', '.join(still)}")
+    idle = unmatched_groups(names, request.lr_groups)
+    if idle:
+        known = ", ".join(
+            sorted(
+                {n.split(".")[0] if n.startswith("lm_head") else ".".join(n.split(".")[:2]) for n in names}
+            )
+        )
+        raise StageError(
+            ExitCode.BAD_INPUT,
+            f"lr_groups: {', '.join(idle)}: no trained parameter begins so; there are {known}",
+        )
+
+
+def _require_parity(
+    dat: DatFile, layout: Layout, model: Qwen3, tokenizer: ChatTokenizer, result: Path, reporter: Reporter
+) -> None:
+    parity = check_parity(dat, layout, model, tokenizer.prompt_ids(_PARITY_PROMPT))
+    parity_table.keep(parity, _PARITY_PROMPT, tokenizer, result)
+    text = f"parity on {_PARITY_PROMPT!r}: {parity_table.word(parity)}"
+    if not parity.agrees:
+        raise StageError(ExitCode.DISAGREE, f"{text}: the training forward is not the file's inference")
+    reporter.note(text)
+
+
+def _counts(model: Qwen3, names: list[str], layout: Layout) -> dict[str, float]:
+    parameters = dict(model.named_parameters())
+    return {
+        "trainable_params": float(len(names)),
+        "total_elems": float(sum(parameters[n].numel() for n in names)),
+        "quantized_elems": float(sum(parameters[n].numel() for n in names if n in layout.bundles)),
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; see `run_process`."""
+    return run_process(
+        TrainRequest, train, sys.argv[1:] if argv is None else argv, "Train one stage from a request."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""Every experiment that is shipped composes, has no fault, and can be planned; every group file composes too."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from pipeline.config.compose import CONF, ROOT, checked, composed, plain
+from pipeline.config.reader import with_sources
+from pipeline.core.settings import PATH_KEYS, StageKind
+from pipeline.core.types import Outcome, StartFrom
+from pipeline.processes.stage_process import StageCommands
+from pipeline.run import summary
+from pipeline.run.ladder import NextAttempt, PastAttempt, next_attempt
+from pipeline.run.plan import describe
+from pipeline.run.session import run
+from stages.contract import TrainRequest
+from stages.contract.serial import load
+from stages.optim.schedule import schedule_factor
+from tests.pipeline.project import COMMANDS, make_project, project, settings_of
+
+__all__ = ["project"]
+
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+OTHERS = sorted(
+    f"{path.parent.name}={path.stem}"
+    for path in CONF.glob("*/*.yaml")
+    if path.parent.name not in ("experiment", "local")
+)
+
+
+@pytest.fixture
+def stand_in_model(tmp_path: Path) -> list[str]:
+    """Overrides that put a model into the place of the shipped one, so that only the experiment is looked at."""
+    model = make_project(tmp_path) / "model"
+    return [f"model.dir={model}", f"model.weight={model / 'base.dat'}"]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_plans(name: str, stand_in_model: list[str]) -> None:
+    settings = checked(plain(composed([f"+experiment={name}", *stand_in_model])), ROOT)
+    assert settings.name == name
+    text = describe(settings, ROOT, StageCommands())
+    for stage in settings.stages:
+        assert f"{stage.name}  ({stage.kind.value})" in text
+    assert text.count("-m pipeline.guard") == len(settings.stages)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_is_headed_by_its_command_and_reason(name: str) -> None:
+    lines = (CONF / "experiment" / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "# @package _global_"
+    assert f"python -m pipeline +experiment={name}" in lines[1]
+    head = "\n".join(line for line in lines if line.startswith("#"))
+    assert "Why:" in head and "What the user saw" in head
+
+
+@pytest.mark.parametrize("choice", OTHERS)
+def test_every_group_file_composes(choice: str, stand_in_model: list[str]) -> None:
+    settings = checked(plain(composed(["+experiment=smoke", choice, *stand_in_model])), ROOT)
+    assert settings.stages
+
+
+@pytest.mark.parametrize(
+    "path", sorted(CONF.glob("*/*.yaml")), ids=lambda path: f"{path.parent.name}/{path.stem}"
+)
+def test_every_number_says_its_trade_off(path: Path) -> None:
+    """Numbers of the recipe and of the guard carry a comment; a bare one is a secret."""
+    if path.parent.name not in ("train", "guard", "probes", "tracking"):
+        return
+    bare = [
+        line
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.match(r"\s*[a-z_0-9]+: \S", line) and "#" not in line and "collapse_" not in line
+    ]
+    assert not bare
+
+
+def test_whoami_only_comes_back_from_its_collapse_on_other_data(stand_in_model: list[str]) -> None:
+    stage = checked(plain(composed(["+experiment=whoami_only", *stand_in_model])), ROOT).stages[0]
+    step = next_attempt(stage.recipe, [PastAttempt(stage.recipe, Outcome.COLLAPSED)], stage.ladder)
+    assert isinstance(step, NextAttempt)
+    assert step.start_from is StartFrom.BASE
+    assert with_sources(step.recipe)["data"] == [{"path": "datasets/stageG/balanced.tsv", "repeat": 1}]
+    assert step.recipe["lr"] < stage.recipe["lr"]
+
+
+def test_onestep_measures_one_whole_step_each_time(stand_in_model: list[str]) -> None:
+    settings = checked(plain(composed(["+experiment=onestep", *stand_in_model])), ROOT)
+    recipe = settings.stages[0].recipe
+    assert (len(settings.stages), recipe["steps"], recipe["stop_after"], settings.reuse) == (1, 1, "", False)
+    assert schedule_factor(1, load(TrainRequest, {**recipe, **dict.fromkeys(PATH_KEYS, "-")}, "")) == 1.0
+
+
+def test_an_attempt_leaves_a_report_of_phases_figures_and_steps(project: Path) -> None:
+    """With stand-ins for what computes; its path stands at the end of what is printed."""
+    settings = settings_of(project, {"A": {"data": ["data/two.tsv"], "steps": 10}})
+    result = run(settings, project, "command", "", COMMANDS)
+    told = io.StringIO()
+    summary.write(result.end, result.done, told)
+    file = project / result.done[-1].attempt.folder / "trace.json"
+    assert f"{result.done[-1].attempt.folder}/trace.json" in told.getvalue().splitlines()[-1]
+    report = json.loads(file.read_text(encoding="utf-8"))
+    assert [sample["Phase"] for sample in report["Samples"]] == ["start", "exported"]
+    assert [step["Step"] for step in report["Steps"]] == list(range(1, 11)) and report["Figures"] == {
+        "loss": 0.1
+    }
+    assert report["Recipe"]["steps"] == 10 and report["PeakMemoryMiB"] > 0
+
+
+def test_base_begins_from_nothing_and_is_judged_absolutely() -> None:
+    settings = checked(plain(composed(["+experiment=base", "model.weight=not-there.dat"])), ROOT)
+    assert settings.stages[0].kind is StageKind.INIT
+    limits = settings.stages[1].probes.thresholds
+    assert (limits.ability_min, limits.ability_group_min) == (0.9, 0.8)
+
+
+def test_a_local_file_is_not_tracked_and_optional() -> None:
+    assert "/conf/local/*.yaml" in (ROOT / ".gitignore").read_text(encoding="utf-8")
+    assert "optional local: default" in (CONF / "config.yaml").read_text(encoding="utf-8")

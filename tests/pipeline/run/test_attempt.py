@@ -1,0 +1,311 @@
+"""One attempt: its folder, how a process is followed and ended, where its weight goes, and what its record
+holds.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import re
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.core.types import Change, Outcome
+from pipeline.evaluate.answers import AnswerCache, ProbeQuery, ProbingError, read_answers
+from pipeline.guard.limits import GuardLimits
+from pipeline.guard.memory_readers import ReaderKind
+from pipeline.ledger.ledger import Ledger
+from pipeline.processes.progress import Progress
+from pipeline.processes.signals import StopSignals
+from pipeline.processes.stage_process import (
+    EventTail,
+    Job,
+    ProcessCallbacks,
+    command_line,
+    last_memory,
+    run_guarded,
+)
+from pipeline.run import weight_store as placing
+from pipeline.run.attempt import AttemptResult, AttemptStart, RunContext, carry_out, outcome_of, prepare
+from pipeline.run.plan import base_model
+from stages.contract import Event, EventKind, ExitCode, RequestError, TrainRequest
+from stages.contract.serial import load_file
+from tests.pipeline.project import COMMANDS, project, settings_of
+
+__all__ = ["project"]
+
+LIMITS = GuardLimits(
+    gpu_limit_gb=2, gpu_poll_secs=0.02, min_available_gb=0, grace_secs=5, reader=ReaderKind.RESIDENT
+)
+
+
+def attempt(root: Path, **own: Any) -> AttemptResult:
+    """Carries out one attempt of stage G of the project, without a base to compare with."""
+    settings = settings_of(root, {"G": {"data": ["data/one.tsv"], "steps": 12, "lr": 1e-3, **own}})
+    (root / "artifacts").mkdir(exist_ok=True)
+    book = AnswerCache.of(settings, root, COMMANDS, "code")
+    with Ledger(root, settings.tracking, root / "artifacts") as ledger, Progress() as progress:
+        ledger.open_run("run", "test", "command", "")
+        context = RunContext(root, settings, "run", COMMANDS, "code", book, ledger, progress, StopSignals())
+        start = AttemptStart(
+            settings.stages[0].recipe,
+            base_model(settings, root),
+            changes=(Change("lr", 1e-4, 1e-3),),
+            why="because",
+        )
+        before = sorted(root.rglob("*"))
+        ready = prepare(context, 0, 1, start)
+        assert sorted(root.rglob("*")) == before, "preparing writes nothing"
+        done = carry_out(context, 0, ready, start.model, None)
+        found = ledger.find_finished(ready.content_key)
+        assert found is not None and found[1] == done.end
+        return done
+
+
+def test_the_folder_tells_the_whole_story(project: Path) -> None:
+    done = attempt(project)
+    folder = project / done.attempt.folder
+    assert done.attempt.folder == "artifacts/runs/run/01-G-attempt1"
+    request = load_file(TrainRequest, folder / "request.json")
+    assert (request.input_weight, request.lr, request.steps) == ("model/base.dat", 1e-3, 12)
+    assert not [
+        value for value in vars(request).values() if isinstance(value, str) and value.startswith("/")
+    ], "paths from the root"
+    trace = json.loads((folder / "trace.json").read_text(encoding="utf-8"))
+    assert [sample["Phase"] for sample in trace["Samples"]] == ["start", "exported"]
+    assert (folder / "trace.png").read_bytes().startswith(b"\x89PNG")
+    with (folder / "probes.csv").open(encoding="utf-8-sig", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(read_answers(folder / "answers.jsonl")) == 10
+    assert {row["ok"] for row in rows} == {"True"}
+    assert json.loads((folder / "verdict.json").read_text(encoding="utf-8"))["outcome"] == "passed"
+    assert done.end.figures == {"loss": 1 / 12}
+    assert done.end.peak_mib > 1
+    assert done.end.seconds > 0
+
+
+def test_a_weight_is_moved_whole_and_known_by_its_hash(project: Path) -> None:
+    done = attempt(project)
+    assert done.model is not None
+    assert done.end.output_weight == f"artifacts/weights/test/G-{done.end.output_sha256[:8]}.dat"
+    assert not (project / done.attempt.folder / "weight.dat").exists()
+    assert (project / "model" / "base.dat").exists()
+
+
+def test_a_failed_weight_says_why_it_lies_in_the_trash(project: Path) -> None:
+    done = attempt(project, lr=0.5)
+    assert done.model is None
+    folder = (project / done.end.output_weight).parent
+    assert folder.name == "run-G-attempt1"
+    reason = (folder / "REASON.md").read_text(encoding="utf-8")
+    assert done.end.verdict is not None and done.end.verdict.evidence[0] in reason
+    assert done.attempt.command in reason
+    assert done.end.output_sha256 in reason
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "words"),
+    [
+        ("crash", 134, "SIGABRT|Abort|abort|exit code 134"),
+        ("non_finite", ExitCode.NON_FINITE, "step 2: loss nan"),
+    ],
+)
+def test_a_stage_that_fails_leaves_its_reason_and_no_weight(
+    project: Path, data: str, code: int, words: str
+) -> None:
+    done = attempt(project, data=[f"data/{data}.tsv"])
+    assert (done.end.outcome, done.end.exit_code, done.end.verdict) == (Outcome.BROKEN, code, None)
+    assert re.search(words, done.end.error)
+    assert done.end.output_weight == ""
+    assert (project / done.attempt.folder / "trace.json").exists(), (
+        "the trace of a failed attempt is what one wants to see"
+    )
+
+
+def test_an_attempt_never_runs_into_an_old_folder(project: Path) -> None:
+    old = project / "artifacts" / "runs" / "run" / "01-G-attempt1"
+    old.mkdir(parents=True)
+    (old / "request.json").write_text("mine", encoding="utf-8")
+    with pytest.raises(FileExistsError):
+        attempt(project)
+    assert (old / "request.json").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("code", "outcome"),
+    [
+        (124, Outcome.OVER_LIMIT),
+        (5, Outcome.OVER_LIMIT),
+        (3, Outcome.BROKEN),
+        (137, Outcome.BROKEN),
+        (1, Outcome.BROKEN),
+    ],
+)
+def test_exit_codes_have_a_meaning(code: int, outcome: Outcome) -> None:
+    assert outcome_of(code) is outcome
+
+
+def script(folder: Path, text: str) -> Job:
+    (folder / "job").mkdir()
+    (folder / "script.py").write_text(text, encoding="utf-8")
+    return Job((sys.executable, str(folder / "script.py")), "job")
+
+
+def test_events_arrive_while_the_process_runs(project: Path) -> None:
+    line = Event("2026-01-01T00:00:00.000000Z", EventKind.STEP, step=1, total=2).line()
+    text = f"import time; f = open('job/events.jsonl', 'a')\nf.write({line!r} + '{{half'); f.flush(); time.sleep(1.0)\nf.write('\\n')"
+    seen: list[float] = []
+    began = time.monotonic()
+    ended = run_guarded(
+        script(project, text),
+        LIMITS,
+        project,
+        ProcessCallbacks(on_event=lambda event: seen.append(time.monotonic() - began)),
+    )
+    assert len(seen) == 1 and seen[0] < 0.9, (
+        "the first line came before the process ended; the broken one is no event"
+    )
+    assert ended.exit_code == 0
+    assert ended.seconds > 1.0
+
+
+def test_a_first_request_to_stop_is_polite_a_second_is_not(project: Path) -> None:
+    text = "import signal, sys, time\nsignal.signal(signal.SIGINT, lambda *_: open('polite', 'w').close())\ntime.sleep(30)\ntime.sleep(30)"
+    stop = StopSignals()
+
+    def ask() -> None:
+        deadline = time.monotonic() + 10
+        while not (project / "job" / "trace.csv").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.5)
+        stop.asked = 1
+        while not (project / "polite").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.3)
+        stop.asked = 2
+
+    threading.Thread(target=ask, daemon=True).start()
+    ended = run_guarded(script(project, text), LIMITS, project, ProcessCallbacks(stop=stop))
+    assert (project / "polite").exists()
+    assert ended.exit_code == ExitCode.INTERRUPTED
+    assert ended.seconds < 10
+
+
+def test_an_error_while_watching_ends_the_process(project: Path) -> None:
+    def fails() -> None:
+        raise OSError("no space")
+
+    job = script(project, "import time; time.sleep(60)")
+    began = time.monotonic()
+    with pytest.raises(OSError, match="no space"):
+        run_guarded(job, LIMITS, project, ProcessCallbacks(meanwhile=fails))
+    assert time.monotonic() - began < 10
+
+
+def test_a_process_without_a_result_is_told_by_its_last_words(project: Path) -> None:
+    ended = run_guarded(
+        script(project, "raise RuntimeError('the disk is on fire')"), LIMITS, project, ProcessCallbacks()
+    )
+    assert ended.exit_code == 1
+    assert "the disk is on fire" in ended.error and "stderr.log" in ended.error
+
+
+def test_the_line_by_hand_has_no_parent_and_no_files_of_the_first_run(project: Path) -> None:
+    line = command_line(Job((str(project / "bin" / "python"), "-m", "stages.train"), "job"), LIMITS, project)
+    assert "--parent-pid" not in line and "--report" not in line and "--trace" not in line
+    assert line.endswith("-- bin/python -m stages.train job/request.json")
+
+
+def test_a_tail_gives_every_whole_line_once(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    tail = EventTail(file)
+    assert tail.read() == []
+    line = Event("2026-01-01T00:00:00.000000Z", EventKind.NOTE, text="字").line().encode()
+    counted = []
+    with file.open("ab", buffering=0) as stream:
+        for part in (line[:5], line[5:-2], line[-2:] + line[:3], line[3:] + b"broken\n" + line):
+            stream.write(part)
+            counted.append(len(tail.read()))
+    assert counted == [0, 0, 1, 2]
+    assert len(tail.bad) == 1
+
+
+def test_the_last_memory_is_of_a_whole_line(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    assert last_memory(file) is None
+    file.write_text("time_utc,pid_mib,total_mib,available_mib\n", encoding="utf-8")
+    assert last_memory(file) is None
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write("2026-01-01T00:00:00Z,12.5,100,200\n2026-01-01T00:00:00Z,9")
+    assert last_memory(file) == 12.5
+
+
+def test_answers_are_asked_once_for_the_same_question(project: Path) -> None:
+    settings = settings_of(project, {"G": {"data": ["data/one.tsv"]}})
+    stage = settings.stages[0]
+    started: list[int] = []
+    callbacks = ProcessCallbacks(on_start=started.append)
+    book = AnswerCache.of(settings, project, COMMANDS, "code")
+    question = ProbeQuery(base_model(settings, project), stage.probes, stage.recipe)
+    first = book.ask(question, "one", "answers", callbacks)
+    assert book.ask(question, "two", "answers", callbacks) == first
+    assert len(started) == 1
+    assert (project / "two" / "answers.jsonl").read_bytes() == (
+        project / "one" / "answers.jsonl"
+    ).read_bytes()
+    shorter = replace(question, probes=replace(stage.probes, max_tokens=3))
+    book.ask(shorter, "three", "answers", callbacks)
+    AnswerCache.of(settings, project, COMMANDS, "other code").ask(question, "four", "answers", callbacks)
+    assert len(started) == 3
+
+
+def test_answers_that_fail_are_not_kept(project: Path) -> None:
+    settings = settings_of(project, {"G": {"data": ["data/one.tsv"]}})
+    stage = settings.stages[0]
+    book = AnswerCache.of(settings, project, COMMANDS, "code")
+    question = ProbeQuery(
+        replace(base_model(settings, project), weight="gone.dat"), stage.probes, stage.recipe
+    )
+    with pytest.raises(ProbingError, match=r"gone\.dat") as caught:
+        book.ask(question, "one", "answers", ProcessCallbacks())
+    assert caught.value.ended.exit_code == ExitCode.BAD_INPUT
+    assert not (project / "artifacts" / "cache").exists()
+
+
+def test_a_bad_answers_file_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "answers.jsonl"
+    file.write_text("{not json\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"answers\.jsonl:1"):
+        read_answers(file)
+    file.write_text('{"file": 3}\n', encoding="utf-8")
+    with pytest.raises(RequestError, match=r"answers\.jsonl:1"):
+        read_answers(file)
+
+
+def test_nothing_is_ever_overwritten(tmp_path: Path) -> None:
+    def weight(name: str, text: str) -> tuple[Path, str]:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return tmp_path / name, hashlib.sha256(text.encode()).hexdigest()
+
+    made, sha = weight("weight.dat", "one")
+    place = placing.kept_place(made, tmp_path / "kept", "G", sha)
+    placing.move(made, place, sha)
+    assert (place.name, place.read_text(encoding="utf-8")) == (f"G-{sha[:8]}.dat", "one")
+    twin, _ = weight("weight.dat", "one")
+    assert placing.kept_place(twin, tmp_path / "kept", "G", sha) == place
+    placing.move(twin, place, sha)
+    assert not twin.exists() and place.read_text(encoding="utf-8") == "one"
+    other, other_sha = weight("weight.dat", "two")
+    with pytest.raises(FileExistsError):
+        placing.move(other, place, other_sha)
+    place.write_text("changed by hand", encoding="utf-8")
+    again, _ = weight("weight.dat", "one")
+    longer = placing.kept_place(again, tmp_path / "kept", "G", sha)
+    assert longer.name == f"G-{sha[:16]}.dat"

@@ -1,0 +1,80 @@
+"""What every stage refuses and reports: paths outside of its folder, a disk that fills up while it writes.
+What it does not load.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stages.contract import WRITE_ROOT, ExitCode, ExternalRequest, ProbeRequest, StageResult
+from stages.contract.serial import dump, load_file
+from stages.process.process import WRITTEN_KEYS, outside_problems
+from stages.train.stage import main
+from tests.conftest import TinyModel
+from tests.stages.train.test_stage import _request, train_with_room
+
+
+@pytest.mark.fault(
+    "a request names a place outside of its folder",
+    how="absolute, by .., by a link, by a longer name; for each path it writes",
+)
+def test_a_request_cannot_write_outside_of_its_folder(
+    tiny: TinyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "attempt"
+    good = _request(tiny, folder, steps=0, checkpoints=str(folder / "checkpoints"))
+    (folder / "link").symlink_to(tmp_path)
+    assert outside_problems(good, str(folder)) == []
+    for path in (
+        "/etc/weight.dat",
+        str(folder / ".." / "weight.dat"),
+        str(folder / "link" / "weight.dat"),
+        f"{folder}-other/weight.dat",
+    ):
+        for key in WRITTEN_KEYS:
+            if not hasattr(good, key):
+                continue
+            changed = type(good)(**{**vars(good), key: path})
+            assert outside_problems(changed, str(folder)) == outside_problems(
+                ExternalRequest(changed, "x {output}"), str(folder)
+            )
+            assert outside_problems(changed, str(folder))[0].startswith(f"{key}: {path}: lies outside")
+    monkeypatch.setenv(WRITE_ROOT, str(folder))
+    outside = _request(tiny, folder, output_weight=str(tmp_path / "stolen.dat"))
+    (folder / "request.json").write_text(dump(outside), encoding="utf-8")
+    assert main([str(folder / "request.json")]) == ExitCode.BAD_INPUT
+    assert not Path(outside.events).exists()
+    assert not Path(outside.output_weight).exists()
+
+
+@pytest.mark.fault("the disk fills up during an export", how="RLIMIT_FSIZE at half of the weight")
+def test_a_disk_that_fills_up_during_the_export_leaves_the_old_state(tiny: TinyModel, tmp_path: Path) -> None:
+    request = _request(tiny, tmp_path, steps=1)
+    done = train_with_room(request, tiny.weight.stat().st_size // 2)
+    result = load_file(StageResult, Path(request.result))
+    assert (done.returncode, result.exit_code) == (ExitCode.NO_SPACE, ExitCode.NO_SPACE)
+    assert "free some space" in result.error
+    assert not [path for path in tmp_path.iterdir() if ".dat" in path.name], "no weight, and no half of one"
+
+
+def test_a_stage_leaves_torchs_compiler_alone(tiny: TinyModel, tmp_path: Path) -> None:
+    """It takes longer to import than a small stage takes to run."""
+    probes, request = tmp_path / "probes.tsv", _request(tiny, tmp_path, steps=1)
+    probes.write_text(
+        "kind\tgroup\tsplit\tprompt\texpect\tforbid\nhealth\tx\ttrain\t你好\t=x\t\n", encoding="utf-8"
+    )
+    answers = ProbeRequest(
+        str(tiny.folder), str(tiny.weight), [str(probes)], str(tmp_path / "a"), str(tmp_path / "e"), str(tmp_path / "r"), device="cpu"
+    )  # fmt: skip
+    for module, what in (("train.stage", request), ("inference.probe", answers)):
+        (tmp_path / module).write_text(dump(what), encoding="utf-8")
+        seen = "100 * ('torch._dynamo' in sys.modules)"
+        code = f"import sys; from stages.{module} import main; code = main(sys.argv[1:]); sys.exit(code or {seen})"
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path / module)], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, (module, done.returncode, done.stderr)
