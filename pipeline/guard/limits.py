@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from pipeline.core.files import replace_text
 from pipeline.guard.memory_readers import ReaderKind
 from stages.contract.serial import dump, load_file
 
@@ -159,12 +160,7 @@ class GuardReport:
         Raises:
             OSError: if it cannot be written.
         """
-        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(dump(self))
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
+        replace_text(path, dump(self))
 
 
 def guard_command(limits: GuardLimits, command: Sequence[str], trace: Path, report: Path) -> list[str]:

@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 
 from pipeline.core.hashing import sha256_file
-from pipeline.core.lock import process_identity
-from pipeline.core.names import utc_now
+from pipeline.core.process_identity import process_identity
 from pipeline.core.types import Attempt, AttemptEnd, Outcome, RunEnd, Verdict
 from pipeline.ledger.database import JournalError
 from pipeline.ledger.journal import JOURNAL_NAME, Journal
@@ -24,6 +23,7 @@ from pipeline.ledger.mlflow.tracking import (
 )
 from pipeline.ledger.outbox import Outbox
 from pipeline.ledger.schema import AttemptRow, ProcessRow, State
+from stages.contract.clock import utc_now
 from stages.contract.events import Event, StageResult
 
 __all__ = ["Ledger", "TrackingSettings"]

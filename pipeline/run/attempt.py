@@ -17,7 +17,6 @@ from pipeline.evaluate.judge import judge
 from pipeline.guard.limits import BLIND_FIGURE
 from pipeline.ledger.ledger import Ledger
 from pipeline.processes.progress import Progress
-from pipeline.processes.signals import StopSignals
 from pipeline.processes.stage_process import (
     Job,
     ProcessCallbacks,
@@ -32,6 +31,7 @@ from pipeline.run import weight_store as placing
 from pipeline.run.ladder import Cause
 from pipeline.run.plan import WEIGHT_NAME, WeightRef, attempt_folder, content_key, data_hashes
 from stages.contract import Answer, ExitCode
+from stages.contract.signals import StopSignals
 
 _MADE_ANEW = (Outcome.BROKEN, Outcome.OVER_LIMIT, Outcome.MEASURED)
 """What no later run takes from the ledger."""
@@ -182,7 +182,7 @@ def carry_out(
             verdict = _verdict(context, stage, attempt, made, base, write_trace)
         except ProbingError as error:
             failed = error.ended
-    if verdict is None and (failed.exit_code == ExitCode.INTERRUPTED or context.stop.asked):
+    if verdict is None and (failed.exit_code == ExitCode.INTERRUPTED or context.stop.count):
         _interrupt(context, attempt)
     if verdict is None and failed.from_outside:
         _interrupt(
@@ -244,7 +244,7 @@ def _verdict(
 
 
 def _go_on(context: RunContext, attempt: Attempt) -> None:
-    if context.stop.asked:
+    if context.stop.count:
         _interrupt(context, attempt)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import typing
@@ -13,7 +12,7 @@ from typing import Any
 
 from pipeline.core.types import Change, Outcome, StartFrom
 from stages.contract import TrainRequest
-from stages.contract.serial import to_jsonable
+from stages.contract.serial import did_you_mean, to_jsonable
 
 _ARITHMETIC = re.compile(r"([*+])\s*(-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)")
 _FLOATS = frozenset(name for name, kind in typing.get_type_hints(TrainRequest).items() if kind is float)
@@ -129,8 +128,7 @@ def _competes(rung: Rung, later: Rung) -> bool:
 
 def _problems_of_change(where: str, key: str, value: Any, recipe: Collection[str]) -> list[str]:
     if key not in recipe:
-        near = difflib.get_close_matches(key, list(recipe), n=1)
-        return [f"{where}: {value!r}: no such recipe key" + (f"; did you mean {near[0]!r}?" if near else "")]
+        return [f"{where}: {value!r}: no such recipe key{did_you_mean(key, recipe)}"]
     if not isinstance(value, str) or value[:1] not in ("*", "+"):
         if isinstance(recipe, Mapping) and not _fits(recipe[key], value):
             return [f"{where}: {value!r}: the recipe has {recipe[key]!r} there: give a value of its type"]

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.core.files import replace_text
 from pipeline.core.lock import LockHeldError
 from pipeline.ledger.database import JournalError
 from pipeline.ledger.journal import JOURNAL_NAME, Journal
@@ -100,9 +101,7 @@ def save_settings(settings: TrackingSettings, root: Path, artifacts: Path) -> No
     }
     text = json.dumps(noted, ensure_ascii=False, indent=2) + "\n"
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
+        replace_text(path, text)
 
 
 def load_settings(artifacts: Path) -> tuple[TrackingSettings, Path]:

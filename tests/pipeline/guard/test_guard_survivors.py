@@ -22,9 +22,9 @@ from tests.pipeline.guard.guarded import (
     Guarded,
     alive,
     folder,
-    supervisor_of,
     pids_in,
     python,
+    supervisor_of,
     wait_for,
 )
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.core.names import attempt_id
 from pipeline.core.types import Attempt, AttemptEnd, Outcome, RunEnd
 from pipeline.ledger.database import JournalError
 from pipeline.ledger.journal import Journal
@@ -70,7 +69,7 @@ def whole_attempt(
     for number in range(1, steps + 1):
         ledger.event(item, step(number))
     made = f"{item.folder}/out.dat"
-    sha = write_weight(ledger.root, made, attempt_id(item).encode())
+    sha = write_weight(ledger.root, made, item.id.encode())
     ledger.stage_finished(item, StageResult(0, output=made, sha256=sha))
     ledger.judged(item, verdict(outcome))
     place = (
