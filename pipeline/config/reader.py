@@ -15,24 +15,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
+from pipeline.config.ladder_checks import ladder_problems, trainer_problems, usable
 from pipeline.core.settings import (
     INIT_KEYS,
     PATH_KEYS,
     RECIPE_KEYS,
     STAGE_KEYS,
+    GuardLimits,
+    LadderSettings,
     ModelSettings,
     ProbeSettings,
     Settings,
     StageKind,
     StageSettings,
+    TrackingSettings,
+    TrainerSettings,
     ValidationSettings,
 )
 from pipeline.evaluate.judge import Thresholds
-from pipeline.guard.limits import GuardLimits
 from pipeline.guard.machine import detect_machine
-from pipeline.ledger.mlflow.tracking import TrackingSettings
-from pipeline.run.ladder import LadderSettings
-from pipeline.run.trainer import TrainerSettings, usable
 from stages.contract import InitRequest, RequestError, Template, TrainRequest, offload_problems
 from stages.contract.serial import did_you_mean, load
 
@@ -170,11 +171,11 @@ def _stage(
     ladder = problems.part(LadderSettings, rungs, f"{key}.ladder", LadderSettings())
     recipe["data"] = [source for source in recipe["data"] if _is_source(source)]
     problems.say(f"{key}.probes", probes.check())
-    problems.say(f"{key}.ladder", ladder.check(recipe) if kind == StageKind.TRAIN else [])
+    problems.say(f"{key}.ladder", ladder_problems(ladder, recipe) if kind == StageKind.TRAIN else [])
     trainer = problems.part(
         TrainerSettings, _laid_over(raw, own, "trainer"), f"{key}.trainer", TrainerSettings()
     )
-    problems.say(f"{key}.trainer", trainer.check())
+    problems.say(f"{key}.trainer", trainer_problems(trainer))
     config = config if isinstance(config, str) else ""
     return StageSettings(name, StageKind(kind), recipe, probes, usable(ladder, trainer), config, trainer)
 

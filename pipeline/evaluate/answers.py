@@ -11,8 +11,7 @@ from typing import Any
 
 from pipeline.core.files import replacing
 from pipeline.core.hashing import sha256_data, sha256_file
-from pipeline.core.settings import ProbeSettings, Settings
-from pipeline.guard.limits import GuardLimits
+from pipeline.core.settings import GuardLimits, ProbeSettings, Settings
 from pipeline.processes.stage_process import (
     Job,
     ProcessCallbacks,

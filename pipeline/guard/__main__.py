@@ -22,17 +22,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.core.settings import GuardLimits, ReaderKind
 from pipeline.guard import supervisor
 from pipeline.guard.console import say
-from pipeline.guard.limits import (
-    GuardFigures,
-    GuardLimits,
-    GuardReport,
-    Reason,
-    flag_of,
-    guard_command,
-)
-from pipeline.guard.memory_readers import MemoryReader, MemoryUnreadable, ReaderKind, open_reader
+from pipeline.guard.limits import GuardFigures, GuardReport, Reason, flag_of, guard_command
+from pipeline.guard.memory_readers import MemoryReader, MemoryUnreadable, open_reader
 from pipeline.guard.trace import TraceWriter
 from pipeline.guard.watchdog import Watchdog, floor_gb
 from stages.contract.clock import utc_text

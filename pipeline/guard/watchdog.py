@@ -9,14 +9,10 @@ import select
 import signal
 import time
 
+from pipeline.core.settings import MIB_PER_GB, GuardLimits
 from pipeline.guard.console import say
-from pipeline.guard.limits import MIB_PER_GB, GuardFigures, GuardLimits, Reason
-from pipeline.guard.memory_readers import (
-    UNIFIED_FLOOR_GB,
-    MemoryReader,
-    MemoryReading,
-    MemoryUnreadable,
-)
+from pipeline.guard.limits import GuardFigures, Reason
+from pipeline.guard.memory_readers import UNIFIED_FLOOR_GB, MemoryReader, MemoryReading, MemoryUnreadable
 from pipeline.guard.process_tree import ProcessTree, kill_tree, send
 from pipeline.guard.supervisor import SupervisedCommand
 from pipeline.guard.trace import TraceWriter

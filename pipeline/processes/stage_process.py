@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.guard.limits import GuardLimits, GuardReport, guard_command
+from pipeline.core.settings import GuardLimits
+from pipeline.guard.limits import GuardReport, guard_command
 from pipeline.ledger.mlflow.tracking import child_environment
 from stages.contract import WRITE_ROOT, Event, ExitCode, RequestError, StageResult
 from stages.contract.event_reader import EventReader

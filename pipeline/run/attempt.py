@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.hashing import sha256_file
-from pipeline.core.settings import Settings, StageKind, StageSettings
+from pipeline.core.settings import Cause, Settings, StageKind, StageSettings
 from pipeline.core.types import Attempt, AttemptEnd, Change, Outcome, StartFrom, Verdict
 from pipeline.evaluate.answers import AnswerCache, ProbeQuery, ProbingError, load_probes
 from pipeline.evaluate.judge import judge
@@ -28,7 +28,6 @@ from pipeline.processes.stage_process import (
 from pipeline.run import attempt_files as files
 from pipeline.run import saved_states
 from pipeline.run import weight_store as placing
-from pipeline.run.ladder import Cause
 from pipeline.run.plan import WEIGHT_NAME, WeightRef, attempt_folder, content_key, data_hashes
 from stages.contract import Answer, ExitCode
 from stages.contract.signals import StopSignals

@@ -11,12 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.guard.memory_readers import MemoryReading
-from pipeline.guard.trace import (
-    MemorySample,
-    TraceError,
-    TraceWriter,
-    load_samples,
-)
+from pipeline.guard.trace import MemorySample, TraceError, TraceWriter, load_samples
 from stages.contract.clock import utc_seconds, utc_text
 
 START = datetime(2026, 2, 26, 0, 44, 16, 245862, UTC).timestamp()

@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.guard.trace import (
-    MemorySample,
-)
+from pipeline.guard.trace import MemorySample
 from pipeline.ledger.trace_report import phases_report, plot_trace
 from stages.contract.clock import utc_seconds, utc_text
 from stages.contract.events import Event, EventKind, Phase

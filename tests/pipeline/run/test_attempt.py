@@ -17,19 +17,12 @@ from typing import Any
 
 import pytest
 
+from pipeline.core.settings import GuardLimits, ReaderKind
 from pipeline.core.types import Change, Outcome
 from pipeline.evaluate.answers import AnswerCache, ProbeQuery, ProbingError, read_answers
-from pipeline.guard.limits import GuardLimits
-from pipeline.guard.memory_readers import ReaderKind
 from pipeline.ledger.ledger import Ledger
 from pipeline.processes.progress import Progress
-from pipeline.processes.stage_process import (
-    Job,
-    ProcessCallbacks,
-    command_line,
-    last_memory,
-    run_guarded,
-)
+from pipeline.processes.stage_process import Job, ProcessCallbacks, command_line, last_memory, run_guarded
 from pipeline.run import weight_store as placing
 from pipeline.run.attempt import AttemptResult, AttemptStart, RunContext, carry_out, outcome_of, prepare
 from pipeline.run.plan import base_model
