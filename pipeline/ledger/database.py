@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.ledger.schema import SCHEMA, VERSION
+from pipeline.ledger.schema import FROM_VERSION_1, INDEXES, TABLES, VERSION
 
 BUSY_SECS = 10.0
 """How long a statement waits for another connection's transaction."""
@@ -103,8 +103,8 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             raise JournalError(
                 f"{path}: version {found}, this program knows {VERSION}: use the newer program that wrote it"
             )
-        if found == 0:
-            for statement in SCHEMA.split(";\n"):
+        if found < VERSION:
+            for statement in ((FROM_VERSION_1 if found else TABLES) + INDEXES).split(";\n"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")

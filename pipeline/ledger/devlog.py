@@ -1,5 +1,6 @@
-"""DevLog.md: one entry for each attempt and run, appended once, in the user's words; what people wrote there
-stays untouched.
+"""DevLog.md: one entry for each attempt and run, appended once, in the user's language.
+
+What people write there stays untouched.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from pipeline.core.types import Attempt, AttemptEnd, Change, Outcome, StartFrom, Verdict
 from pipeline.guard.limits import BLIND_FIGURE
 from pipeline.ledger.schema import AttemptRow, RunRow
+from stages.contract.serial import to_jsonable
 
 DEVLOG_NAME = "DevLog.md"
 TITLE = "# DevLog\n\n每一次 run 與 attempt 的紀錄,由 pipeline 依序附加;手寫的內容不會被更動。\n"
@@ -126,7 +128,7 @@ def run_ended(row: RunRow) -> str:
 
 
 def attempt_ended(row: AttemptRow) -> str:
-    """The whole entry of an attempt: why, how, with what, what came of it, and what follows."""
+    """The entry of an attempt: motivation, start, changes, data, recipe, command, outcome, what comes next."""
     attempt, end = row.attempt, row.end
     word = OUTCOME_WORDS[end.outcome] if end else "interrupted(中斷)"
     lines = [f"### {local_time(row.closed_utc)} · `{attempt.stage}` attempt {attempt.number}:{word}", ""]
@@ -139,7 +141,8 @@ def attempt_ended(row: AttemptRow) -> str:
     lines += ["- 資料 data:" + ("" if attempt.data else "無")]
     lines += [f"  - `{path}`(SHA-256 `{sha}`)" for path, sha in attempt.data.items()]
     lines += [
-        "- 設定 recipe:" + ",".join(f"`{key}={_value(value)}`" for key, value in attempt.recipe.items())
+        "- 設定 recipe:"
+        + ",".join(f"`{key}={_value(value)}`" for key, value in to_jsonable(attempt.recipe).items())
     ]
     lines += ["- 指令 command:", "", _code(attempt.command), ""]
     lines += (
@@ -152,10 +155,11 @@ def attempt_ended(row: AttemptRow) -> str:
 
 
 def attempt_reused(row: AttemptRow, run_id: str) -> str:
-    """The entry of a finished attempt that a later run took over."""
+    """The entry of a finished attempt that a later run reuses."""
     word = OUTCOME_WORDS[row.end.outcome] if row.end else row.state
     weight = f",權重 `{row.end.output_weight}`" if row.end and row.end.output_weight else ""
-    return f"- run `{run_id}` 沿用已完成的 attempt `{row.id}`:{word}{weight}(content key `{row.attempt.content_key[:16]}` 相同,不重做)"
+    key = row.attempt.content_key[:16]
+    return f"- run `{run_id}` 沿用已完成的 attempt `{row.id}`:{word}{weight}(content key `{key}` 相同,不重做)"
 
 
 def changes_text(changes: tuple[Change, ...]) -> str:
@@ -210,9 +214,7 @@ def _value(value: Any) -> str:
 
 
 def _line(text: str) -> str:
-    """Text from outside on one line; it can neither open a comment, and so pass for an entry, nor leave its
-    list item.
-    """
+    """Text from outside on one line, which cannot open a comment and so look like the end of an entry."""
     return " ".join(text.split()).replace("<!--", "&lt;!--")
 
 

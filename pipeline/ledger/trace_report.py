@@ -1,4 +1,4 @@
-"""What an attempt's folder shows of its memory: the phases as the user's JSON report, and the samples as a plot."""
+"""The memory of an attempt: its phases in the format of the F# trainer's JSON report, its samples as a plot."""
 
 from __future__ import annotations
 

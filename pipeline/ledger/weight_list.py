@@ -13,7 +13,7 @@ from pipeline.core.types import Outcome
 from pipeline.ledger.devlog import OUTCOME_WORDS, local_time
 from pipeline.ledger.schema import WeightRow
 
-FILE_LIST_NAME = "檔案說明清單.md"
+WEIGHT_LIST_NAME = "檔案說明清單.md"
 BEGIN = "<!-- ledger:weights:begin 以下表格由 pipeline 維護,請勿手改 -->"
 END = "<!-- ledger:weights:end -->"
 _BEGIN_KEY = b"<!-- ledger:weights:begin"
@@ -22,7 +22,7 @@ HEADER = "# 檔案說明清單\n\n權重檔(`.dat`)的來歷與判定。表格�
 _SKIPPED = {"mlflow", "__pycache__", "journal.db"}
 
 
-class FileListError(RuntimeError):
+class WeightListError(RuntimeError):
     """The list cannot be kept; the message names the file and what to do."""
 
 
@@ -38,9 +38,9 @@ def update(artifacts: Path, root: Path, weights: Sequence[WeightRow]) -> bool:
         Whether the file changed.
 
     Raises:
-        FileListError: if a marker stands alone or the file cannot be written.
+        WeightListError: if a marker stands alone or the file cannot be written.
     """
-    path = artifacts / FILE_LIST_NAME
+    path = artifacts / WEIGHT_LIST_NAME
     try:
         held = path.read_bytes() if path.exists() else HEADER.encode()
         before, after = _around(path, held)
@@ -49,7 +49,7 @@ def update(artifacts: Path, root: Path, weights: Sequence[WeightRow]) -> bool:
             return False
         replace_bytes(path, whole)
     except OSError as error:
-        raise FileListError(
+        raise WeightListError(
             f"{path}: {error.strerror}: free space or check the disk, then start again"
         ) from error
     return True
@@ -131,7 +131,7 @@ def _around(path: Path, held: bytes) -> tuple[bytes, bytes]:
     if begin < 0 and end < 0:
         return held + (b"" if held.endswith(b"\n") or not held else b"\n\n"), b"\n"
     if begin < 0 or end < begin:
-        raise FileListError(
+        raise WeightListError(
             f"{path}: one of the lines {BEGIN!r} and {END!r} is missing: put it back, or delete the other too"
         )
     return held[:begin], held[end + len(_END_KEY) :]

@@ -202,15 +202,11 @@ def callbacks(context: RunContext) -> ProcessCallbacks:
 def _callbacks(
     context: RunContext, attempt: Attempt, role: str, meanwhile: Callable[[], None] = lambda: None
 ) -> ProcessCallbacks:
-    def on_event(event: Any) -> None:
-        context.progress.event(event)
-        if role == "train":
-            context.ledger.event(attempt, event)
-
     def on_start(pid: int) -> None:
         context.ledger.process_started(attempt, pid, role)
 
-    return ProcessCallbacks(on_start, on_event, context.progress.memory, meanwhile, context.stop)
+    progress = context.progress
+    return ProcessCallbacks(on_start, progress.event, progress.memory, meanwhile, context.stop)
 
 
 def _made(stage: StageSettings, model: WeightRef, job: Job, trained: ProcessResult, root: Path) -> WeightRef:
@@ -237,7 +233,6 @@ def _verdict(
         question, attempt.folder, "answers", _callbacks(context, attempt, "probe", meanwhile)
     )
     verdict = judge(load_probes(stage.probes.files, context.root), answers, base, stage.probes.thresholds)
-    context.ledger.judged(attempt, verdict)
     files.write_verdict(verdict, context.root / attempt.folder)
     return verdict
 
