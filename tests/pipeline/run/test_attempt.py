@@ -47,7 +47,7 @@ def attempt(root: Path, **own: Any) -> AttemptResult:
     with Ledger(root, settings.tracking, root / "artifacts") as ledger, Progress() as progress:
         ledger.open_run("run", "test", "command", "")
         context = RunContext(
-            root, settings, "run", COMMANDS, Machine(), book, ledger, progress, StopSignals()
+            root, settings, "run", COMMANDS, Machine(), cache, ledger, progress, StopSignals()
         )
         start = AttemptStart(
             settings.stages[0].recipe,
