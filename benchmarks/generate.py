@@ -109,11 +109,13 @@ def _measure(
 def _table(found: Sequence[Measured], same: dict[str, bool]) -> str:
     batch = next(m for m in found if m.way == BATCH)
     lines = [
-        f"{'way':16} {'wall s':>8} {'CPU s':>8} {'answers/s':>10} {'tokens/s':>9} {'× batches':>10} {'× by CPU':>9}  same answers"
+        f"{'way':16} {'wall s':>8} {'CPU s':>8} {'answers/s':>10} {'tokens/s':>9} {'× batches':>10} "
+        f"{'× by CPU':>9}  same answers"
     ]
     lines += [
-        f"{m.way:16} {m.wall_seconds:8.2f} {m.cpu_seconds:8.2f} {m.answers_per_second:10.1f} {m.tokens / m.wall_seconds:9.0f}"
-        f" {m.wall_seconds / batch.wall_seconds:10.2f} {m.cpu_seconds / batch.cpu_seconds:9.2f}  {'yes' if same[m.way] else 'NO'}"
+        f"{m.way:16} {m.wall_seconds:8.2f} {m.cpu_seconds:8.2f} {m.answers_per_second:10.1f} "
+        f"{m.tokens / m.wall_seconds:9.0f} {m.wall_seconds / batch.wall_seconds:10.2f} "
+        f"{m.cpu_seconds / batch.cpu_seconds:9.2f}  {'yes' if same[m.way] else 'NO'}"
         for m in found
     ]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""One attempt of a stage in its own folder: train, answer, judge, and put the weight where its verdict says."""
+"""One attempt of a stage in its own folder: train, answer, judge, put the weight where its verdict says."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MADE_ANEW = (Outcome.BROKEN, Outcome.OVER_LIMIT, Outcome.MEASURED)
 
 
 class RunInterrupted(RuntimeError):
-    """The user asked to stop. What is unfinished is closed as interrupted, and run again by the same command."""
+    """The user asked to stop. What is unfinished is closed as interrupted; the same command runs it again."""
 
 
 @dataclass(frozen=True)
@@ -203,8 +203,8 @@ def carry_out(
 
 
 def _made(stage: StageSettings, source: WeightRef, job: Job, trained: ProcessResult, root: Path) -> WeightRef:
-    """What the process wrote; with an empty hash if it wrote no weight. A weight without a result (a crash) is
-    hashed here.
+    """What the process wrote; with an empty hash if it wrote no weight. A weight without a result (a crash)
+    is hashed here.
     """
     is_model = stage.kind is StageKind.INIT
     folder = job.path("model") if is_model else source.model_dir

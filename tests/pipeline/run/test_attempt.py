@@ -155,7 +155,8 @@ def script(folder: Path, text: str) -> Job:
 
 def test_events_arrive_while_the_process_runs(project: Path) -> None:
     line = Event("2026-01-01T00:00:00.000000Z", EventKind.STEP, step=1, total=2).line()
-    text = f"import time; f = open('job/events.jsonl', 'a')\nf.write({line!r} + '{{half'); f.flush(); time.sleep(1.0)\nf.write('\\n')"
+    text = "import time; f = open('job/events.jsonl', 'a')\n"
+    text += f"f.write({line!r} + '{{half'); f.flush(); time.sleep(1.0)\nf.write('\\n')"
     seen: list[float] = []
     began = time.monotonic()
     ended = run_guarded(
@@ -172,7 +173,8 @@ def test_events_arrive_while_the_process_runs(project: Path) -> None:
 
 
 def test_a_first_request_to_stop_is_polite_a_second_is_not(project: Path) -> None:
-    text = "import signal, sys, time\nsignal.signal(signal.SIGINT, lambda *_: open('polite', 'w').close())\ntime.sleep(30)\ntime.sleep(30)"
+    text = "import signal, sys, time\nsignal.signal(signal.SIGINT, lambda *_: open('polite', 'w').close())\n"
+    text += "time.sleep(30)\ntime.sleep(30)"
     stop = StopSignals()
 
     def ask() -> None:

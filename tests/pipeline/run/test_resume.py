@@ -75,7 +75,8 @@ def go(root: Path, **recipe: Any) -> RunResult:
 
 
 def control(root: Path) -> subprocess.Popen[bytes]:
-    program = "import sys; from pathlib import Path; from tests.pipeline.run.test_resume import go\nsys.exit(go(Path(sys.argv[1])).exit_code)"
+    program = "import sys; from pathlib import Path; from tests.pipeline.run.test_resume import go\n"
+    program += "sys.exit(go(Path(sys.argv[1])).exit_code)"
     return subprocess.Popen([sys.executable, "-c", program, str(root)], cwd=ROOT, stderr=subprocess.DEVNULL)
 
 
