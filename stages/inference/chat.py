@@ -19,11 +19,12 @@ from types import FrameType
 from stages.contract import ComputeDtype, ExitCode, InferencePath, ScaleRule, Template
 from stages.inference.generate import Decoding
 from stages.inference.session import ChatSession, ContextError, Turn
+from stages.process.errors import InputError
 from stages.process.process import StageError, pick_device
-from stages.qwen3.config import ConfigError, read_config
+from stages.qwen3.config import read_config
 from stages.qwen3.template import load_tokenizer
-from stages.weights.dat import DatError, DatFile
-from stages.weights.model_weights import WeightError, load_model
+from stages.weights.dat import DatFile
+from stages.weights.model_weights import load_model
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -153,7 +154,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         return _talk(_open(arguments), arguments)
-    except (DatError, ConfigError, WeightError, StageError, OSError) as error:
+    except (InputError, StageError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return ExitCode.BAD_INPUT
     except KeyboardInterrupt:

@@ -30,11 +30,9 @@ from stages.contract import (
     StageResult,
 )
 from stages.contract.serial import dump, load_file
+from stages.process.errors import InputError
 from stages.process.files import NoSpaceError, OutputExistsError, require_new, write_new_text
 from stages.process.memory_cap import failed_allocation
-from stages.qwen3.config import ConfigError
-from stages.weights.dat import DatError
-from stages.weights.model_weights import WeightError
 
 WRITTEN_KEYS = ("events", "result", "output_weight", "output_dir", "answers", "checkpoints")
 """Keys of all requests that name what a stage writes."""
@@ -215,9 +213,7 @@ def outside_problems(request: object, root: str) -> list[str]:
 _BAD_INPUT = (
     RequestError,
     RowFileError,
-    DatError,
-    ConfigError,
-    WeightError,
+    InputError,
     OutputExistsError,
     FileNotFoundError,
     PermissionError,

@@ -23,16 +23,8 @@ from stages.contract.serial import to_jsonable
 from stages.process.files import Buffer, NoSpaceError, sha256_of
 from stages.process.process import Reporter, StageError
 from stages.qwen3.batches import Encoded
-from stages.weights.dat import (
-    TORCH_DTYPES,
-    DatError,
-    DatFile,
-    ElemType,
-    Payload,
-    Spec,
-    tensor_bytes,
-    write_dat,
-)
+from stages.weights.dat import TORCH_DTYPES, DatFile, Payload, tensor_bytes, write_dat
+from stages.weights.dat_index import DatError, ElemType, Spec
 
 META, DIGEST = "meta", "sha256"
 PIECE_BYTES = 1 << 24

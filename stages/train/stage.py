@@ -36,7 +36,8 @@ from stages.qwen3.template import ChatTokenizer, load_tokenizer
 from stages.train.checkpoint import Checkpoints
 from stages.train.trainer import Trainer, TrainResult, trainable_names
 from stages.weights.dat import DatFile
-from stages.weights.model_weights import Layout, export, load_model
+from stages.weights.export import export
+from stages.weights.model_weights import Layout, load_model
 
 _PARITY_PROMPT = "談談UFO"
 
