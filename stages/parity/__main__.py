@@ -1,5 +1,4 @@
-"""The parity command: `python -m stages.parity --model-dir DIR --weight FILE` shows whether the two inference
-paths agree, and where not.
+"""The parity command: do the two inference paths of a weight agree, and if not, where do they first differ?
 
 Exit code: 0 they agree, 4 they do not, 2 bad input.
 """

@@ -134,8 +134,8 @@ def _require_parity(
     dat: DatFile, layout: Layout, model: Qwen3, tokenizer: ChatTokenizer, result: Path, reporter: Reporter
 ) -> None:
     parity = check_parity(dat, layout, model, tokenizer.prompt_ids(_PARITY_PROMPT))
-    parity_table.keep(parity, _PARITY_PROMPT, tokenizer, result)
-    text = f"parity on {_PARITY_PROMPT!r}: {parity_table.word(parity)}"
+    parity_table.write_beside(result, parity, _PARITY_PROMPT, tokenizer)
+    text = f"parity on {_PARITY_PROMPT!r}: {parity_table.summary(parity)}"
     if not parity.agrees:
         raise StageError(ExitCode.DISAGREE, f"{text}: the training forward is not the file's inference")
     reporter.note(text)

@@ -108,13 +108,13 @@ def test_turns_come_through_a_pipe(tiny: TinyModel) -> None:
 
 _SLOW = """
 import sys, time, torch
-from stages.inference import chat, session
+from stages.inference import chat, chat_session
 
 def never_ends(*arguments):
     time.sleep(0.02)
     return torch.tensor([70])
 
-session.choose = never_ends
+chat_session.sample_tokens = never_ends
 sys.exit(chat.main(sys.argv[1:]))
 """
 
