@@ -1,1 +1,1 @@
-"""Qwen3: config, network, KV cache, prompt templates, batches of rows. Uses nvfp4, process and the contract."""
+"""Qwen3: config, network, KV cache, prompt templates, batches of rows. Uses nvfp4, process, contract."""

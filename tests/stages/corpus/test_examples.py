@@ -23,8 +23,8 @@ def test_distinct_drops_training_rows_that_are_held_out_and_second_answers() -> 
         Example("a", Language.EN, "TWO", "2"),
         Example("a", Language.EN, "two?", "2", heldout=True),
     ]
-    kept = distinct(rows)
-    assert [(e.prompt, e.target) for e in kept] == [("One?", "1"), ("two?", "2")]
+    found = distinct(rows)
+    assert [(e.prompt, e.target) for e in found] == [("One?", "1"), ("two?", "2")]
     assert prompt_key("你是誰？") == prompt_key("你是谁"[:2] + "誰")
     assert all(prompt_key("hi" + mark) == "hi" for mark in CLOSING_PUNCTUATION)
 

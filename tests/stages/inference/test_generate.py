@@ -38,20 +38,20 @@ def test_rows_that_leave_and_join_change_no_answer(model: Qwen3) -> None:
     prompts = [[3, 4, *torch.randint(5, 290, (1 + i * 7 % 28,), generator=draw).tolist()] for i in range(24)]
     free = generate(model, prompts, frozenset(), GenerationConfig(24), batch_size=24)
     stops = frozenset(answer.token_ids[i % 20] for i, answer in enumerate(free) if i % 2)
-    told: list[int] = []
+    progress: list[int] = []
     alone = generate(model, prompts, stops, GenerationConfig(24), batch_size=1)
     assert len({len(a.token_ids) for a in alone}) > 5
     assert alone[5].token_ids == until_stop(greedy_without_cache(model, prompts[5], 24), stops)
     for batch_size in (2, 3, 7, 24):
-        told.clear()
+        progress.clear()
         together = generate(
-            model, prompts, stops, GenerationConfig(24), batch_size=batch_size, progress=told.append
+            model, prompts, stops, GenerationConfig(24), batch_size=batch_size, progress=progress.append
         )
         assert [a.token_ids for a in together] == [a.token_ids for a in alone]
         assert [a.finish for a in together] == [a.finish for a in alone]
         for a, b in zip(together, alone, strict=True):
             assert a.first_token_logit == pytest.approx(b.first_token_logit, rel=1e-4)
-        assert sum(told) == len(prompts) and min(told) > 0
+        assert sum(progress) == len(prompts) and min(progress) > 0
 
 
 def test_never_more_rows_than_asked_for(model: Qwen3, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,12 +65,12 @@ def test_never_more_rows_than_asked_for(model: Qwen3, monkeypatch: pytest.Monkey
 
 
 def test_non_finite_logits_are_a_finish_of_their_own(model: Qwen3) -> None:
-    kept = model.model.norm.weight.clone()
+    saved = model.model.norm.weight.clone()
     try:
         model.model.norm.weight.fill_(float("nan"))
         answers = generate(model, PROMPTS[:2], frozenset(), GenerationConfig(5))
     finally:
-        model.model.norm.weight.copy_(kept)
+        model.model.norm.weight.copy_(saved)
     assert [(a.finish, a.token_ids) for a in answers] == [(Finish.NON_FINITE, [])] * 2
 
 

@@ -18,13 +18,13 @@ from tests.stages.weights.checkpoints import save_checkpoint
 def test_damaged_folders_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_checkpoint(tmp_path / "hf", tied=False, shards="40KB")
     first = sorted((tmp_path / "hf").glob("model-*.safetensors"))[0]
-    kept = first.read_bytes()
+    whole = first.read_bytes()
     arguments = ["to-dat", str(tmp_path / "hf"), str(tmp_path / "w.dat")]
-    first.write_bytes(kept[:100])
+    first.write_bytes(whole[:100])
     assert main(arguments) == 2 and first.name in capsys.readouterr().err
     first.unlink()
     assert main(arguments) == 2 and first.name in capsys.readouterr().err
-    first.write_bytes(kept)
+    first.write_bytes(whole)
     index = json.loads((tmp_path / "hf" / INDEX).read_text())
     index["weight_map"]["ghost"] = first.name
     (tmp_path / "hf" / INDEX).write_text(json.dumps(index))

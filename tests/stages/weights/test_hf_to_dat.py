@@ -124,8 +124,8 @@ def test_memory_is_bounded_by_the_largest_tensor(tmp_path: Path) -> None:
     assert (tmp_path / "hf/model.safetensors").stat().st_size > 400e6
     command = [sys.executable, "-c", CHILD, str(tmp_path / "hf"), str(tmp_path / "w.dat")]
     grown = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    # 245 to 280 MiB of working memory, by how soon freed pieces are used again, and 100 MiB of mapped pages,
+    # 245 to 280 MiB of working memory, by how soon freed chunks are used again, and 100 MiB of mapped pages,
     # were seen here.
     assert grown < 450, (
-        f"{grown} MiB for tensors of 41 MiB, worked on in pieces of 16M elements; all of them are 486 MB"
+        f"{grown} MiB for tensors of 41 MiB, worked on in chunks of 16M elements; all of them are 486 MB"
     )
