@@ -23,12 +23,12 @@ from pipeline.evaluate import probe_table
 from pipeline.evaluate.answers import AnswerCache, ProbeQuery, ProbingError, load_probes
 from pipeline.evaluate.judge import judge
 from pipeline.processes.progress import Progress
-from pipeline.processes.signals import StopSignals
 from pipeline.processes.stage_process import ProcessCallbacks, StageCommands
 from pipeline.run.attempt_files import write_verdict
 from pipeline.run.plan import WeightRef, code_key
 from pipeline.run.runner import new_run_id
 from stages.contract import ExitCode, InferencePath
+from stages.contract.signals import StopSignals
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return ExitCode.BAD_INPUT
         except ProbingError as error:
             sys.stderr.write(f"{error}\n")
-            code = ExitCode.INTERRUPTED if stop.asked else error.ended.exit_code
+            code = ExitCode.INTERRUPTED if stop.count else error.ended.exit_code
             return code if code in (ExitCode.BAD_INPUT, ExitCode.INTERRUPTED) else ExitCode.FAILED
     probe_table.write(verdict, sys.stdout, limit=options.limit)
     sys.stdout.write(f"path 路徑: {options.path}\nfiles 檔案: {folder}\n")

@@ -9,10 +9,11 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pipeline.config.reader import nearest, with_sources
+from pipeline.config.reader import with_sources
 from pipeline.core.settings import ModelSettings, Settings, StageKind, StageSettings
 from pipeline.run.plan import MODEL_FILES
 from stages.contract import RowFileError, read_probes, read_rows
+from stages.contract.serial import did_you_mean
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _DAT_LEAST_BYTES = 16
@@ -129,7 +130,7 @@ def missing(root: Path, key: str, path: str, remedy: str) -> list[str]:
     part, folder = place, place.parent
     while not folder.is_dir() and folder != folder.parent:
         part, folder = folder, folder.parent
-    near = nearest(part.name, [entry.name for entry in folder.iterdir()], cutoff=0.75)
+    near = did_you_mean(part.name, [entry.name for entry in folder.iterdir()], cutoff=0.75)
     where = (
         ""
         if folder == place.parent

@@ -11,31 +11,31 @@ takes any key of `conf/train`, which then counts for this stage alone: `stages.G
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
+from pipeline.config.ladder_checks import ladder_problems, trainer_problems, usable
 from pipeline.core.settings import (
     INIT_KEYS,
     PATH_KEYS,
     RECIPE_KEYS,
     STAGE_KEYS,
+    GuardLimits,
+    LadderSettings,
     ModelSettings,
     ProbeSettings,
     Settings,
     StageKind,
     StageSettings,
+    TrackingSettings,
+    TrainerSettings,
     ValidationSettings,
 )
 from pipeline.evaluate.judge import Thresholds
-from pipeline.guard.limits import GuardLimits
 from pipeline.guard.machine import detect_machine
-from pipeline.ledger.mlflow.tracking import TrackingSettings
-from pipeline.run.ladder import LadderSettings
-from pipeline.run.trainer import TrainerSettings, usable
 from stages.contract import InitRequest, RequestError, Template, TrainRequest, offload_problems
-from stages.contract.serial import load
+from stages.contract.serial import did_you_mean, load
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ def read(raw: Mapping[str, Any]) -> tuple[Settings | None, list[str]]:
     """
     problems = _Problems()
     known = {f.name for f in fields(Settings)} | {"train", "probes", "ladder", "trainer"}
-    problems.found += [f"{key}: unknown key{nearest(key, known)}" for key in raw if key not in known]
+    problems.found += [f"{key}: unknown key{did_you_mean(key, known)}" for key in raw if key not in known]
     problems.found += [f"{key}: missing: conf/config.yaml sets it" for key in sorted(known - set(raw))]
     for key, kind in _TOP.items():
         if key in raw and type(raw[key]) is not kind:
@@ -146,7 +146,7 @@ def _stage(
         problems.found.append(f"{key}: {own!r} is no mapping: give it data, and what differs from conf/train")
         return None
     takes = {*STAGE_KEYS, *RECIPE_KEYS}
-    problems.say(key, [f"{k}: unknown key{nearest(k, takes)}" for k in own if k not in takes])
+    problems.say(key, [f"{k}: unknown key{did_you_mean(str(k), takes)}" for k in own if k not in takes])
     kind = own.get("kind", StageKind.TRAIN.value)
     if kind not in list(StageKind):
         problems.say(key, [f"kind: {kind!r} is none of {', '.join(repr(k.value) for k in StageKind)}"])
@@ -171,11 +171,11 @@ def _stage(
     ladder = problems.part(LadderSettings, rungs, f"{key}.ladder", LadderSettings())
     recipe["data"] = [source for source in recipe["data"] if _is_source(source)]
     problems.say(f"{key}.probes", probes.check())
-    problems.say(f"{key}.ladder", ladder.check(recipe) if kind == StageKind.TRAIN else [])
+    problems.say(f"{key}.ladder", ladder_problems(ladder, recipe) if kind == StageKind.TRAIN else [])
     trainer = problems.part(
         TrainerSettings, _laid_over(raw, own, "trainer"), f"{key}.trainer", TrainerSettings()
     )
-    problems.say(f"{key}.trainer", trainer.check())
+    problems.say(f"{key}.trainer", trainer_problems(trainer))
     config = config if isinstance(config, str) else ""
     return StageSettings(name, StageKind(kind), recipe, probes, usable(ladder, trainer), config, trainer)
 
@@ -217,11 +217,3 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
         result[key] = merged(result[key], value) if both else value
     return result
-
-
-def nearest(name: str, known: Any, cutoff: float = 0.6) -> str:
-    """`; did you mean 'x'?` for the nearest known name, or nothing. `cutoff`: how alike it must be, in [0,
-    1].
-    """
-    near = difflib.get_close_matches(str(name), [str(k) for k in known], n=1, cutoff=cutoff)
-    return f"; did you mean {near[0]!r}?" if near else ""

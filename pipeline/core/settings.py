@@ -4,15 +4,14 @@ wrong.
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from pipeline.evaluate.judge import Thresholds
-from pipeline.guard.limits import GuardLimits
-from pipeline.ledger.mlflow.tracking import TrackingSettings
-from pipeline.run.ladder import LadderSettings
-from pipeline.run.trainer import TrainerSettings
+from pipeline.core.thresholds import Thresholds
+from pipeline.core.types import Outcome, StartFrom
 from stages.contract import DataSource, Phase, Template, TrainRequest
 
 PATH_KEYS = ("model_dir", "input_weight", "output_weight", "events", "result", "checkpoints", "resume")
@@ -39,6 +38,162 @@ class SettingsError(ValueError):
             f"{len(problems)} problem(s) in the settings\n"
             + "\n".join(f"  - {problem}" for problem in problems)
         )
+
+
+MIB_PER_GB = 1024.0
+"""One GB of a limit is 1024 MiB, as the drivers' own tools count: 108 GB of a "128 GB" machine (about 119
+GiB).
+"""
+
+
+class ReaderKind(StrEnum):
+    """The ways to read memory; `AUTO` takes the first that works."""
+
+    AUTO = "auto"
+    NVML = "nvml"
+    SMI = "nvidia-smi"
+    RESIDENT = "resident"
+
+
+@dataclass(frozen=True)
+class GuardLimits:
+    """What a command may use, and how closely it is watched. GB are 1024 MiB."""
+
+    gpu_limit_gb: float
+    """More than 0. GPU memory of the process tree where there is a GPU, else its resident memory."""
+    gpu_over_secs: float = 0.0
+    """How long it may stay over the limit; 0: killed at the first sample that is over."""
+    gpu_poll_secs: float = 0.05
+    """Seconds between samples, more than 0."""
+    min_available_gb: float | None = None
+    """Floor of the machine's free memory (Linux: MemAvailable); 0: none. None: `memory.UNIFIED_FLOOR_GB`
+    where CPU and GPU share one memory, since a machine without free memory freezes; none elsewhere.
+    """
+    time_limit: float = 0.0
+    """Seconds; 0: none."""
+    grace_secs: float = 150.0
+    """Between the polite signal and SIGKILL. The slowest training step seen took 133 s, and a stage finishes
+    its step.
+    """
+    allow_blind: bool = False
+    """Run although memory cannot be read."""
+    reader: ReaderKind = ReaderKind.AUTO
+
+    def check(self) -> list[str]:
+        """All impossible values, each as `key: value: remedy`."""
+        problems: list[str] = []
+        for key in ("gpu_limit_gb", "gpu_poll_secs"):
+            value = getattr(self, key)
+            if not math.isfinite(value) or value <= 0:
+                problems.append(f"{key}: {value}: must be a finite number, more than 0")
+        for key in ("gpu_over_secs", "min_available_gb", "time_limit", "grace_secs"):
+            value = getattr(self, key)
+            if value is not None and (not math.isfinite(value) or value < 0):
+                problems.append(f"{key}: {value}: must be a finite number, 0 or more")
+        return problems
+
+    @property
+    def limit_mib(self) -> float:
+        """`gpu_limit_gb` in MiB."""
+        return self.gpu_limit_gb * MIB_PER_GB
+
+
+@dataclass(frozen=True)
+class TrackingSettings:
+    """Whether and where runs are told to MLflow."""
+
+    enabled: bool = True
+    uri: str = ""
+    """Empty: SQLite below the artifacts folder. Else `http://…`, or `sqlite:///…`, whose relative path is
+    meant from the root.
+    """
+    artifact_root: str = ""
+    """Folder or URI for MLflow's artifacts; empty: below the artifacts folder, or what the server decides."""
+    experiment_prefix: str = ""
+    """Put before the experiment's name in MLflow."""
+    trace_points: int = 300
+    """Memory samples of an attempt that are told as metrics, at most."""
+    close_wait_secs: float = 30.0
+    """How long the end of a run waits for MLflow; what is left then is sent by `sync`."""
+
+    def check(self) -> list[str]:
+        """All impossible settings, each as `key: value: remedy`."""
+        problems = []
+        if self.trace_points < 2:
+            problems.append(f"trace_points: {self.trace_points}: must be 2 or more")
+        if not 0 <= self.close_wait_secs < 3600:
+            problems.append(f"close_wait_secs: {self.close_wait_secs}: must lie in [0, 3600)")
+        if self.uri and not re.match(r"(sqlite:///|https?://|postgresql|mysql|mssql|databricks)", self.uri):
+            problems.append(
+                f"uri: {self.uri}: write sqlite:///file.db, http://host:port, or nothing for SQLite in artifacts/mlflow"
+            )
+        return problems
+
+
+class TrainerKind(StrEnum):
+    """`INTERNAL` is `stages.train`; `EXTERNAL` any program that reads and writes weight files."""
+
+    INTERNAL = "internal"
+    EXTERNAL = "external"
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """Who trains a stage."""
+
+    kind: TrainerKind = TrainerKind.INTERNAL
+    command: str = ""
+    """Template for `EXTERNAL`; see `stages.contract.command`."""
+    shell: bool = False
+    """Hand the command to `/bin/sh`."""
+
+    @property
+    def external(self) -> bool:
+        """Whether another program trains."""
+        return self.kind is TrainerKind.EXTERNAL
+
+
+class Cause(StrEnum):
+    """What lies behind an outcome, where one outcome wants different answers."""
+
+    ANY = "any"
+    NON_FINITE = "non_finite"
+    """Broken by numbers that are none: a smaller rate cures it."""
+    SPILL = "spill"
+    """Underfit although the new identity is there: it leaks, or pushed something else out. More training
+    makes it worse.
+    """
+    OTHER = "other"
+    """Broken by bad input or a crash; underfit because the new identity is not there yet."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One way to go on after an outcome."""
+
+    after: Outcome
+    change: dict[str, Any]
+    """Recipe key → new value. A string such as `*0.5` or `+20` is arithmetic on the present value; whole
+    numbers stay whole (rounded up, at least 1).
+    """
+    why: str
+    """The reason in a sentence: it goes into the ledger with the attempt."""
+    start_from: StartFrom | None = None
+    """None: the base weight after `collapsed` and `broken`; else whatever the attempt before started from."""
+    repeat: bool = False
+    """The last rung of an outcome may be used again and again."""
+    cause: Cause = Cause.ANY
+    """Only for attempts with this cause; see `PastAttempt.cause`."""
+
+
+@dataclass(frozen=True)
+class LadderSettings:
+    """The rungs of all outcomes, and how often a stage is tried."""
+
+    max_attempts: int = 4
+    """Most attempts of one stage, the first included."""
+    rungs: list[Rung] = field(default_factory=list)
+    """Those of one outcome are used in this order, each once."""
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,11 @@ class Attempt:
     why: str = ""
     """The ladder's reason, in a sentence; empty for the first."""
 
+    @property
+    def id(self) -> str:
+        """The ledger's name of the attempt: `<run id>/<stage>/<number>`."""
+        return f"{self.run_id}/{self.stage}/{self.number}"
+
 
 @dataclass(frozen=True)
 class AttemptEnd:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.core.files import replacing
 from pipeline.core.hashing import sha256_data, sha256_file
-from pipeline.core.settings import ProbeSettings, Settings
-from pipeline.guard.limits import GuardLimits
+from pipeline.core.settings import GuardLimits, ProbeSettings, Settings
 from pipeline.processes.stage_process import (
     Job,
     ProcessCallbacks,
@@ -115,9 +114,8 @@ class AnswerCache:
             raise ProbingError(question.model.weight, ended)
         found = read_answers(self._root / answers)
         self._cache.mkdir(parents=True, exist_ok=True)
-        aside = kept.with_name(f".{kept.name}.{os.getpid()}.tmp")
-        shutil.copyfile(self._root / answers, aside)
-        aside.replace(kept)
+        with replacing(kept) as aside:
+            shutil.copyfile(self._root / answers, aside)
         return found
 
 

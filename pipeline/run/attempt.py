@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.hashing import sha256_file
-from pipeline.core.settings import Settings, StageKind, StageSettings
+from pipeline.core.settings import Cause, Settings, StageKind, StageSettings
 from pipeline.core.types import Attempt, AttemptEnd, Change, Outcome, StartFrom, Verdict
 from pipeline.evaluate.answers import AnswerCache, ProbeQuery, ProbingError, load_probes
 from pipeline.evaluate.judge import judge
 from pipeline.guard.limits import BLIND_FIGURE
 from pipeline.ledger.ledger import Ledger
 from pipeline.processes.progress import Progress
-from pipeline.processes.signals import StopSignals
 from pipeline.processes.stage_process import (
     Job,
     ProcessCallbacks,
@@ -29,9 +28,9 @@ from pipeline.processes.stage_process import (
 from pipeline.run import attempt_files as files
 from pipeline.run import saved_states
 from pipeline.run import weight_store as placing
-from pipeline.run.ladder import Cause
 from pipeline.run.plan import WEIGHT_NAME, WeightRef, attempt_folder, content_key, data_hashes
 from stages.contract import Answer, ExitCode
+from stages.contract.signals import StopSignals
 
 _MADE_ANEW = (Outcome.BROKEN, Outcome.OVER_LIMIT, Outcome.MEASURED)
 """What no later run takes from the ledger."""
@@ -182,7 +181,7 @@ def carry_out(
             verdict = _verdict(context, stage, attempt, made, base, write_trace)
         except ProbingError as error:
             failed = error.ended
-    if verdict is None and (failed.exit_code == ExitCode.INTERRUPTED or context.stop.asked):
+    if verdict is None and (failed.exit_code == ExitCode.INTERRUPTED or context.stop.count):
         _interrupt(context, attempt)
     if verdict is None and failed.from_outside:
         _interrupt(
@@ -244,7 +243,7 @@ def _verdict(
 
 
 def _go_on(context: RunContext, attempt: Attempt) -> None:
-    if context.stop.asked:
+    if context.stop.count:
         _interrupt(context, attempt)
 
 

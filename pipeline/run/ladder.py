@@ -2,54 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import typing
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from pipeline.core.settings import Cause, LadderSettings, Rung
 from pipeline.core.types import Change, Outcome, StartFrom
 from stages.contract import TrainRequest
 from stages.contract.serial import to_jsonable
 
 _ARITHMETIC = re.compile(r"([*+])\s*(-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)")
 _FLOATS = frozenset(name for name, kind in typing.get_type_hints(TrainRequest).items() if kind is float)
-
-
-class Cause(StrEnum):
-    """What lies behind an outcome, where one outcome wants different answers."""
-
-    ANY = "any"
-    NON_FINITE = "non_finite"
-    """Broken by numbers that are none: a smaller rate cures it."""
-    SPILL = "spill"
-    """Underfit although the new identity is there: it leaks, or pushed something else out. More training
-    makes it worse.
-    """
-    OTHER = "other"
-    """Broken by bad input or a crash; underfit because the new identity is not there yet."""
-
-
-@dataclass(frozen=True)
-class Rung:
-    """One way to go on after an outcome."""
-
-    after: Outcome
-    change: dict[str, Any]
-    """Recipe key → new value. A string such as `*0.5` or `+20` is arithmetic on the present value; whole
-    numbers stay whole (rounded up, at least 1).
-    """
-    why: str
-    """The reason in a sentence: it goes into the ledger with the attempt."""
-    start_from: StartFrom | None = None
-    """None: the base weight after `collapsed` and `broken`; else whatever the attempt before started from."""
-    repeat: bool = False
-    """The last rung of an outcome may be used again and again."""
-    cause: Cause = Cause.ANY
-    """Only for attempts with this cause; see `PastAttempt.cause`."""
 
 
 @dataclass(frozen=True)
@@ -82,66 +48,6 @@ class LadderExhausted:
     """There is no next attempt."""
 
     reason: str
-
-
-@dataclass(frozen=True)
-class LadderSettings:
-    """The rungs of all outcomes, and how often a stage is tried."""
-
-    max_attempts: int = 4
-    """Most attempts of one stage, the first included."""
-    rungs: list[Rung] = field(default_factory=list)
-    """Those of one outcome are used in this order, each once."""
-
-    def check(self, recipe: Collection[str]) -> list[str]:
-        """All problems of the ladder, each as `key: value: remedy`.
-
-        Args:
-            recipe: the keys that a stage's recipe has, or the recipe itself: then values of a wrong type are
-                found too.
-        """
-        recipe = _typed(recipe) if isinstance(recipe, Mapping) else recipe
-        problems: list[str] = []
-        if self.max_attempts < 1:
-            problems.append(f"max_attempts: {self.max_attempts}: must be 1 or more; 1 never retries")
-        for i, rung in enumerate(self.rungs):
-            where = f"rungs[{i}]"
-            if rung.after is Outcome.PASSED:
-                problems.append(f"{where}.after: passed: nothing follows it; name another outcome")
-            if not rung.change:
-                problems.append(f"{where}.change: empty: a retry must change something")
-            if not rung.why.strip():
-                problems.append(f"{where}.why: empty: say the reason, it is written into the ledger")
-            if rung.repeat and any(_competes(rung, later) for later in self.rungs[i + 1 :]):
-                problems.append(
-                    f"{where}.repeat: true: only the last rung after {rung.after} may repeat; those behind it would starve"
-                )
-            for key, value in rung.change.items():
-                problems += _problems_of_change(f"{where}.change.{key}", key, value, recipe)
-        return problems
-
-
-def _competes(rung: Rung, later: Rung) -> bool:
-    """Whether both can follow one and the same attempt."""
-    causes = {rung.cause, later.cause}
-    return rung.after is later.after and (len(causes) == 1 or Cause.ANY in causes)
-
-
-def _problems_of_change(where: str, key: str, value: Any, recipe: Collection[str]) -> list[str]:
-    if key not in recipe:
-        near = difflib.get_close_matches(key, list(recipe), n=1)
-        return [f"{where}: {value!r}: no such recipe key" + (f"; did you mean {near[0]!r}?" if near else "")]
-    if not isinstance(value, str) or value[:1] not in ("*", "+"):
-        if isinstance(recipe, Mapping) and not _fits(recipe[key], value):
-            return [f"{where}: {value!r}: the recipe has {recipe[key]!r} there: give a value of its type"]
-        return []
-    if not _ARITHMETIC.fullmatch(value):
-        return [f"{where}: {value!r}: reads like arithmetic but is none: write '*0.5' or '+20'"]
-    if isinstance(recipe, Mapping) and not _is_number(recipe[key]):
-        return [
-            f"{where}: {value!r}: arithmetic on {recipe[key]!r}, which is no number: give the new value itself"
-        ]
-    return []
 
 
 def next_attempt(

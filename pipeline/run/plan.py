@@ -4,14 +4,14 @@ requests themselves.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.core.hashing import sha256_data, sha256_file, sha256_sources
-from pipeline.core.settings import INIT_KEYS, Settings, StageKind, StageSettings
-from pipeline.guard.limits import GuardLimits
+from pipeline.core.settings import INIT_KEYS, GuardLimits, Settings, StageKind, StageSettings, TrainerSettings
 from pipeline.guard.machine import Machine, detect_machine
 from pipeline.processes.memory_estimate import EstimateError, MemoryCap, MemoryNeed, ModelFiles, ask
 from pipeline.processes.stage_process import Job, StageCommands, command_line
@@ -43,6 +43,17 @@ class WeightRef:
 def code_key() -> str:
     """SHA-256 over the sources of `stages`: a change of what computes makes every result a new one."""
     return sha256_sources(STAGES_PACKAGE)
+
+
+def trainer_key(trainer: TrainerSettings, root: Path) -> str:
+    """What stands for the code in an external attempt's content key: the template, and the files that it
+    names.
+
+    The recipe is part of the key anyway; what a program reads beyond its arguments is not known here.
+    """
+    words = shlex.split(trainer.command)
+    files = [sha256_file(root / word) for word in words if "{" not in word and (root / word).is_file()]
+    return sha256_data([trainer.command, trainer.shell, files])
 
 
 def base_model(settings: Settings, root: Path) -> WeightRef:
@@ -86,7 +97,7 @@ def content_key(stage: StageSettings, recipe: dict[str, Any], model: WeightRef, 
             "model": model_hashes(model, stage, root),
             "data": data,
             "recipe": {key: value for key, value in recipe.items() if key not in NEUTRAL_KEYS},
-            "code": stage.trainer.key(root) if _is_external(stage) else code,
+            "code": trainer_key(stage.trainer, root) if _is_external(stage) else code,
         }
     )
 

@@ -16,7 +16,6 @@ from pipeline.core.types import Outcome, RunEnd, StartFrom
 from pipeline.evaluate.answers import AnswerCache, ProbeQuery, ProbingError
 from pipeline.ledger.ledger import Ledger
 from pipeline.processes.progress import Progress
-from pipeline.processes.signals import StopSignals
 from pipeline.processes.stage_process import StageCommands
 from pipeline.run import summary
 from pipeline.run.attempt import (
@@ -32,6 +31,7 @@ from pipeline.run.attempt import (
 from pipeline.run.ladder import LadderExhausted, PastAttempt, next_attempt
 from pipeline.run.plan import WeightRef, base_model, code_key
 from stages.contract import Answer, ExitCode
+from stages.contract.signals import StopSignals
 
 NO_RETRY = (ExitCode.BAD_INPUT, ExitCode.DISAGREE, ExitCode.NO_SPACE)
 """Exit codes of a stage that no change of a recipe can cure."""
@@ -117,8 +117,8 @@ class Runner:
             try:
                 last = self._stage(index, model)
             except ProbingError as error:
-                if self._context.stop.asked or error.ended.from_outside:
-                    who = "stopped by the user" if self._context.stop.asked else "killed from outside"
+                if self._context.stop.count or error.ended.from_outside:
+                    who = "stopped by the user" if self._context.stop.count else "killed from outside"
                     raise RunInterrupted(f"{who} while the base weight was asked 中斷") from error
                 return self._failed(Outcome.BROKEN, str(error), error.ended.exit_code)
             if last.end.outcome is Outcome.MEASURED:  # no stage comes after it
@@ -168,7 +168,7 @@ class Runner:
 
     def _attempt(self, index: int, number: int, start: AttemptStart) -> AttemptResult:
         context, stage = self._context, self._context.settings.stages[index]
-        if context.stop.asked:
+        if context.stop.count:
             raise RunInterrupted(f"{stage.name} attempt {number}: not begun, stopped by the user 使用者中斷")
         attempt = prepare(context, index, number, start)
         found = find_finished(context, stage, attempt, start.model)

@@ -10,7 +10,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from pipeline.core.lock import FolderLock, LockHeldError, is_alive, process_identity
+from pipeline.core.lock import FolderLock, LockHeldError
+from pipeline.core.process_identity import is_alive, process_identity
 from pipeline.core.settings import Settings, SettingsError
 from pipeline.guard.machine import detect_machine
 from pipeline.ledger.database import JournalError
@@ -18,11 +19,11 @@ from pipeline.ledger.devlog import DevLogError
 from pipeline.ledger.ledger import Ledger
 from pipeline.processes.memory_estimate import EstimateError
 from pipeline.processes.progress import Progress
-from pipeline.processes.signals import StopSignals
 from pipeline.processes.stage_process import StageCommands
 from pipeline.run.plan import memory_need
 from pipeline.run.runner import Runner, RunResult
 from stages.contract import WRITE_ROOT
+from stages.contract.signals import StopSignals
 
 LEFTOVER_SECS = 20.0
 

@@ -10,11 +10,12 @@ true`) gets one; its values are quoted.
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 from collections.abc import Mapping
 from typing import Any
+
+from stages.contract.serial import did_you_mean
 
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 PATHS = ("data", "input", "output", "model_dir")
@@ -68,9 +69,8 @@ def template_problems(template: str) -> list[str]:
     problems = []
     for name in dict.fromkeys(placeholders(template)):
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {{{near[0]}}}?" if near else f"there are {', '.join(known)}"
-            problems.append(f"{{{name}}}: no such placeholder; {hint}")
+            hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
+            problems.append(f"{{{name}}}: no such placeholder{hint}")
     if "output" not in placeholders(template):
         problems.append(
             f"{template!r}: has no {{output}}: the program must be told where its weight goes, or nothing can be judged"

@@ -8,12 +8,10 @@ import argparse
 import importlib.metadata
 import os
 import platform
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -29,6 +27,7 @@ from stages.contract import (
     RowFileError,
     StageResult,
 )
+from stages.contract.clock import utc_now
 from stages.contract.serial import dump, load_file
 from stages.process.errors import InputError
 from stages.process.files import NoSpaceError, OutputExistsError, require_new, write_new_text
@@ -77,27 +76,22 @@ class Reporter:
         """Marks a phase, with this process's memory at that moment."""
         self.last_phase = phase
         self._write(
-            Event(now_utc(), EventKind.PHASE, phase=phase, values={"device_mib": device_mib(self.device)})
+            Event(utc_now(), EventKind.PHASE, phase=phase, values={"device_mib": device_mib(self.device)})
         )
 
     def step(self, step: int, total: int, values: dict[str, float]) -> None:
         """Reports a training step."""
         self.last_step = step
-        self._write(Event(now_utc(), EventKind.STEP, step=step, total=total, values=values))
+        self._write(Event(utc_now(), EventKind.STEP, step=step, total=total, values=values))
 
     def progress(self, done: int, total: int, text: str) -> None:
         """Reports work done, in items."""
-        self._write(Event(now_utc(), EventKind.PROGRESS, step=done, total=total, text=text))
+        self._write(Event(utc_now(), EventKind.PROGRESS, step=done, total=total, text=text))
 
     def note(self, text: str) -> None:
         """Says one line to the user; it also stands in the result."""
         self.notes.append(text)
-        self._write(Event(now_utc(), EventKind.NOTE, text=text))
-
-
-def now_utc() -> str:
-    """The time as events carry it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        self._write(Event(utc_now(), EventKind.NOTE, text=text))
 
 
 def device_mib(device: torch.device) -> float:
@@ -167,23 +161,6 @@ def over_limit_told(reporter: Reporter) -> Iterator[None]:
         remedy = "lower batch_size or seq_len, set gradient_checkpointing, or raise the guard's limit"
         details = {"allocation_bytes": size, "phase": phase, "steps_done": step, "held_mib": held}
         raise StageError(ExitCode.OVER_LIMIT, f"{text}: {remedy}", details) from error
-
-
-class StopFlag:
-    """Set by SIGTERM or SIGINT: the stage then stops after its step. A second signal ends the process at
-    once.
-    """
-
-    def __init__(self) -> None:
-        self.set = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._handle)
-
-    def _handle(self, number: int, frame: object) -> None:
-        if self.set:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        self.set = True
 
 
 def versions() -> dict[str, str]:

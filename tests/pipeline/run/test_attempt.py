@@ -17,26 +17,18 @@ from typing import Any
 
 import pytest
 
+from pipeline.core.settings import GuardLimits, ReaderKind
 from pipeline.core.types import Change, Outcome
 from pipeline.evaluate.answers import AnswerCache, ProbeQuery, ProbingError, read_answers
-from pipeline.guard.limits import GuardLimits
-from pipeline.guard.memory_readers import ReaderKind
 from pipeline.ledger.ledger import Ledger
 from pipeline.processes.progress import Progress
-from pipeline.processes.signals import StopSignals
-from pipeline.processes.stage_process import (
-    EventTail,
-    Job,
-    ProcessCallbacks,
-    command_line,
-    last_memory,
-    run_guarded,
-)
+from pipeline.processes.stage_process import Job, ProcessCallbacks, command_line, last_memory, run_guarded
 from pipeline.run import weight_store as placing
 from pipeline.run.attempt import AttemptResult, AttemptStart, RunContext, carry_out, outcome_of, prepare
 from pipeline.run.plan import base_model
 from stages.contract import Event, EventKind, ExitCode, RequestError, TrainRequest
 from stages.contract.serial import load_file
+from stages.contract.signals import StopSignals
 from tests.pipeline.project import COMMANDS, project, settings_of
 
 __all__ = ["project"]
@@ -185,11 +177,11 @@ def test_a_first_request_to_stop_is_polite_a_second_is_not(project: Path) -> Non
         while not (project / "job" / "trace.csv").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         time.sleep(0.5)
-        stop.asked = 1
+        stop.count = 1
         while not (project / "polite").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         time.sleep(0.3)
-        stop.asked = 2
+        stop.count = 2
 
     threading.Thread(target=ask, daemon=True).start()
     ended = run_guarded(script(project, text), LIMITS, project, ProcessCallbacks(stop=stop))
@@ -221,20 +213,6 @@ def test_the_line_by_hand_has_no_parent_and_no_files_of_the_first_run(project: P
     line = command_line(Job((str(project / "bin" / "python"), "-m", "stages.train"), "job"), LIMITS, project)
     assert "--parent-pid" not in line and "--report" not in line and "--trace" not in line
     assert line.endswith("-- bin/python -m stages.train job/request.json")
-
-
-def test_a_tail_gives_every_whole_line_once(tmp_path: Path) -> None:
-    file = tmp_path / "events.jsonl"
-    tail = EventTail(file)
-    assert tail.read() == []
-    line = Event("2026-01-01T00:00:00.000000Z", EventKind.NOTE, text="字").line().encode()
-    counted = []
-    with file.open("ab", buffering=0) as stream:
-        for part in (line[:5], line[5:-2], line[-2:] + line[:3], line[3:] + b"broken\n" + line):
-            stream.write(part)
-            counted.append(len(tail.read()))
-    assert counted == [0, 0, 1, 2]
-    assert len(tail.bad) == 1
 
 
 def test_the_last_memory_is_of_a_whole_line(tmp_path: Path) -> None:

@@ -279,4 +279,6 @@ def test_a_leftover_that_does_not_end_is_named_with_the_way_to_end_it(
     with pytest.raises(SessionError, match=f"kill -9 {guard}, then start again"):
         go(project, {"G": stage()})
     os.kill(guard, signal.SIGKILL)
-    assert go(project, {"G": stage()}).exit_code == 0, "as it was told: the guard's supervisor ended the stage"
+    assert go(project, {"G": stage()}).exit_code == 0, (
+        "as it was told: the guard's supervisor ended the stage"
+    )

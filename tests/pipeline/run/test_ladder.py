@@ -9,17 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from pipeline.config.ladder_checks import ladder_problems
+from pipeline.core.settings import Cause, LadderSettings, Rung
 from pipeline.core.types import Change, Outcome, StartFrom
-from pipeline.run.ladder import (
-    Cause,
-    LadderExhausted,
-    LadderSettings,
-    NextAttempt,
-    PastAttempt,
-    Rung,
-    changes,
-    next_attempt,
-)
+from pipeline.run.ladder import LadderExhausted, NextAttempt, PastAttempt, changes, next_attempt
 from stages.contract import DataSource, TrainRequest
 from stages.contract.serial import load
 
@@ -134,7 +127,7 @@ def test_arithmetic_that_leaves_the_numbers_is_passed_over(change: dict[str, Any
 
 def test_a_rate_written_as_a_whole_number_is_halved_as_a_rate() -> None:
     settings = LadderSettings(3, [Rung(Outcome.UNDERFIT, {"clip_norm": "*0.5", "lr": 1}, "w", repeat=True)])
-    assert settings.check({"lr": 0.1, "clip_norm": 1}) == []
+    assert ladder_problems(settings, {"lr": 0.1, "clip_norm": 1}) == []
     steps = climb(settings, [Outcome.UNDERFIT] * 2, {"lr": 0.1, "clip_norm": 1})
     assert [step.recipe["clip_norm"] for step in steps] == [0.5, 0.25]
     assert all(isinstance(step.recipe["lr"], float) for step in steps)
@@ -241,7 +234,7 @@ def test_check_reports_every_problem_with_its_place() -> None:
             Rung(Outcome.BROKEN, {"steps": 0.5, "lr": 1, "gradient_checkpointing": 1}, "w"),
         ],
     )
-    problems = settings.check(RECIPE)
+    problems = ladder_problems(settings, RECIPE)
     starts = [
         "max_attempts: 0",
         "rungs[0].after",
@@ -254,13 +247,15 @@ def test_check_reports_every_problem_with_its_place() -> None:
     assert len(problems) == len(starts)
     assert all(fault.startswith(start) for fault, start in zip(problems, starts, strict=True))
     assert "did you mean 'steps'?" in problems[6]
-    assert len(settings.check(RECIPE.keys())) == len(problems) - 3  # keys alone say nothing of types
+    assert (
+        len(ladder_problems(settings, RECIPE.keys())) == len(problems) - 3
+    )  # keys alone say nothing of types
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in LADDERS.glob("*.yaml")))
 def test_shipped_ladders_fit_the_request_and_end(name: str) -> None:
     settings = shipped(name)
-    assert settings.check([field.name for field in fields(TrainRequest)]) == []
+    assert ladder_problems(settings, [field.name for field in fields(TrainRequest)]) == []
     for outcome in FAILURES:
         steps = climb(
             settings, [outcome] * 20, cause=Cause.NON_FINITE if outcome is Outcome.BROKEN else Cause.OTHER

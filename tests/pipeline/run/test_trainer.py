@@ -194,7 +194,7 @@ def test_the_users_own_line_is_a_choice_of_the_configuration(place: Path) -> Non
 
 def test_templates_that_cannot_work_are_problems_of_the_settings(place: Path) -> None:
     for command, says in (
-        ("x {ouput}", "did you mean {output}"),
+        ("x {ouput}", "did you mean 'output'"),
         ("x", "has no {output}"),
         ("x '{output}", "quotation"),
         (" ", "empty"),
