@@ -17,6 +17,7 @@ from stages.qwen3.config import read_config
 from stages.qwen3.template import ChatTokenizer, load_tokenizer
 from stages.train.stage import train
 from tests.conftest import TinyModel
+from tests.recipes import PLAIN
 from tests.stages.parity.conftest import POINTS, corrupted
 
 FINE, BROKEN = ActivationStats(0, 0, 1.5), ActivationStats(3, 0, float("nan"))
@@ -101,6 +102,7 @@ def test_a_training_leaves_the_report_beside_its_result(tiny: TinyModel, tmp_pat
         steps=0,
         lr=1e-3,
         device="cpu",
+        **PLAIN,
     )
     assert any("agree" in note for note in train(request).notes)
     report_json = json.loads((tmp_path / "again-parity.json").read_text(encoding="utf-8"))
