@@ -45,7 +45,8 @@ from stages.qwen3.batches import encode_rows, row_order
 from stages.qwen3.config import read_config
 from stages.qwen3.template import ChatTokenizer, load_tokenizer
 from stages.train.trainer import trainable_names
-from stages.weights.dat import ElemType, Payload, Spec, tensor_bytes, write_dat
+from stages.weights.dat import Payload, tensor_bytes, write_dat
+from stages.weights.dat_index import ElemType, Spec
 
 NANO = Path("artifacts/base/qwen3-nano")
 BATCH, LONGEST, STEPS = 8, 192, 80
