@@ -33,6 +33,7 @@ from stages.contract import (
     Overflow,
     Rounding,
     ScaleRule,
+    Schedule,
     Template,
     TrainRequest,
 )
@@ -44,7 +45,8 @@ from stages.qwen3.batches import encode_rows, row_order
 from stages.qwen3.config import read_config
 from stages.qwen3.template import ChatTokenizer, load_tokenizer
 from stages.train.trainer import trainable_names
-from stages.weights.dat import ElemType, Payload, Spec, tensor_bytes, write_dat
+from stages.weights.dat import Payload, tensor_bytes, write_dat
+from stages.weights.dat_index import ElemType, Spec
 
 NANO = Path("artifacts/base/qwen3-nano")
 BATCH, LONGEST, STEPS = 8, 192, 80
@@ -55,9 +57,11 @@ def write_model(folder: Path) -> Path:
     config = json.loads((NANO / "config.json").read_text(encoding="utf-8"))
     shape = SHAPE_4B
     config |= {
-        "vocab_size": shape.vocab_size, "hidden_size": shape.hidden_size, "intermediate_size": shape.intermediate_size,
+        "vocab_size": shape.vocab_size, "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
         "num_hidden_layers": shape.num_hidden_layers, "num_attention_heads": shape.num_attention_heads,
-        "num_key_value_heads": shape.num_key_value_heads, "head_dim": shape.head_dim, "tie_word_embeddings": False,
+        "num_key_value_heads": shape.num_key_value_heads, "head_dim": shape.head_dim,
+        "tie_word_embeddings": False,
         "max_position_embeddings": 4096,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -125,10 +129,24 @@ def write_rows(path: Path, count: int) -> None:
 def train(folder: Path, weight: Path, rows: Path, steps: int) -> dict[str, Any]:
     """Trains in a process of its own; the result with `moments`, seconds at the end of each step."""
     request = TrainRequest(
-        str(folder), str(weight), str(folder / "out.dat"), str(folder / "events"), str(folder / "result.json"), [DataSource(str(rows))],
-        steps=steps, lr=1e-5, batch_size=BATCH, seq_len=LONGEST, warmup_steps=5, overflow=Overflow.CUT_PROMPT, device="cuda",
-        weight_decay=0.01, lr_groups={"lm_head": 2.0},
-    )  # fmt: skip
+        model_dir=str(folder),
+        input_weight=str(weight),
+        output_weight=str(folder / "out.dat"),
+        events=str(folder / "events"),
+        result=str(folder / "result.json"),
+        data=[DataSource(str(rows))],
+        steps=steps,
+        lr=1e-5,
+        batch_size=BATCH,
+        seq_len=LONGEST,
+        warmup_steps=5,
+        schedule=Schedule.CONSTANT,
+        beta2=0.999,
+        overflow=Overflow.CUT_PROMPT,
+        device="cuda",
+        weight_decay=0.01,
+        lr_groups={"lm_head": 2.0},
+    )
     for name in ("out.dat", "events", "result.json"):
         (folder / name).unlink(missing_ok=True)
     (folder / "request.json").write_text(dump(request), encoding="utf-8")

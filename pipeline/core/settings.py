@@ -4,22 +4,15 @@ wrong.
 
 from __future__ import annotations
 
-import math
-import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from pipeline.core.thresholds import Thresholds
 from pipeline.core.types import Outcome, StartFrom
-from stages.contract import DataSource, Phase, Template, TrainRequest
-
-PATH_KEYS = ("model_dir", "input_weight", "output_weight", "events", "result", "checkpoints", "resume")
-"""Keys of a `TrainRequest` that belong to one attempt and are no recipe."""
-RECIPE_KEYS = tuple(f.name for f in fields(TrainRequest) if f.name not in PATH_KEYS)
-INIT_KEYS = ("data", "seed", "scale_rule")
-STAGE_KEYS = ("kind", "config", "probes", "ladder", "trainer")
-"""What a stage may hold beside recipe keys."""
+from stages.contract.events import Phase
+from stages.contract.fields import setting
+from stages.contract.recipe import Recipe, Template
 
 
 class StageKind(StrEnum):
@@ -59,38 +52,25 @@ class ReaderKind(StrEnum):
 class GuardLimits:
     """What a command may use, and how closely it is watched. GB are 1024 MiB."""
 
-    gpu_limit_gb: float
-    """More than 0. GPU memory of the process tree where there is a GPU, else its resident memory."""
-    gpu_over_secs: float = 0.0
+    gpu_limit_gb: float = setting(unit="GB", above=0.0)
+    """GPU memory of the process tree where there is a GPU, else its resident memory."""
+    gpu_over_secs: float = setting(0.0, unit="s", at_least=0.0)
     """How long it may stay over the limit; 0: killed at the first sample that is over."""
-    gpu_poll_secs: float = 0.05
-    """Seconds between samples, more than 0."""
-    min_available_gb: float | None = None
-    """Floor of the machine's free memory (Linux: MemAvailable); 0: none. None: `memory.UNIFIED_FLOOR_GB`
+    gpu_poll_secs: float = setting(0.05, unit="s", above=0.0)
+    """Time between samples."""
+    min_available_gb: float | None = setting(None, unit="GB", at_least=0.0)
+    """Floor of the machine's free memory (Linux: MemAvailable); 0: none. None: `memory_readers.UNIFIED_FLOOR_GB`
     where CPU and GPU share one memory, since a machine without free memory freezes; none elsewhere.
     """
-    time_limit: float = 0.0
-    """Seconds; 0: none."""
-    grace_secs: float = 150.0
-    """Between the polite signal and SIGKILL. The slowest training step seen took 133 s, and a stage finishes
-    its step.
+    time_limit: float = setting(0.0, unit="s", at_least=0.0)
+    """0: none."""
+    grace_secs: float = setting(150.0, unit="s", at_least=0.0)
+    """Between the polite signal and SIGKILL. The slowest training step seen took 133 s, and a stage finishes its
+    step.
     """
     allow_blind: bool = False
     """Run although memory cannot be read."""
     reader: ReaderKind = ReaderKind.AUTO
-
-    def check(self) -> list[str]:
-        """All impossible values, each as `key: value: remedy`."""
-        problems: list[str] = []
-        for key in ("gpu_limit_gb", "gpu_poll_secs"):
-            value = getattr(self, key)
-            if not math.isfinite(value) or value <= 0:
-                problems.append(f"{key}: {value}: must be a finite number, more than 0")
-        for key in ("gpu_over_secs", "min_available_gb", "time_limit", "grace_secs"):
-            value = getattr(self, key)
-            if value is not None and (not math.isfinite(value) or value < 0):
-                problems.append(f"{key}: {value}: must be a finite number, 0 or more")
-        return problems
 
     @property
     def limit_mib(self) -> float:
@@ -111,23 +91,10 @@ class TrackingSettings:
     """Folder or URI for MLflow's artifacts; empty: below the artifacts folder, or what the server decides."""
     experiment_prefix: str = ""
     """Put before the experiment's name in MLflow."""
-    trace_points: int = 300
-    """Memory samples of an attempt that are told as metrics, at most."""
-    close_wait_secs: float = 30.0
+    trace_points: int = setting(300, at_least=2)
+    """Most memory samples of an attempt that become metrics."""
+    close_wait_secs: float = setting(30.0, unit="s", at_least=0.0, below=3600.0)
     """How long the end of a run waits for MLflow; what is left then is sent by `sync`."""
-
-    def check(self) -> list[str]:
-        """All impossible settings, each as `key: value: remedy`."""
-        problems = []
-        if self.trace_points < 2:
-            problems.append(f"trace_points: {self.trace_points}: must be 2 or more")
-        if not 0 <= self.close_wait_secs < 3600:
-            problems.append(f"close_wait_secs: {self.close_wait_secs}: must lie in [0, 3600)")
-        if self.uri and not re.match(r"(sqlite:///|https?://|postgresql|mysql|mssql|databricks)", self.uri):
-            problems.append(
-                f"uri: {self.uri}: write sqlite:///file.db, http://host:port, or nothing for SQLite in artifacts/mlflow"
-            )
-        return problems
 
 
 class TrainerKind(StrEnum):
@@ -190,7 +157,7 @@ class Rung:
 class LadderSettings:
     """The rungs of all outcomes, and how often a stage is tried."""
 
-    max_attempts: int = 4
+    max_attempts: int = setting(4, at_least=1)
     """Most attempts of one stage, the first included."""
     rungs: list[Rung] = field(default_factory=list)
     """Those of one outcome are used in this order, each once."""
@@ -214,16 +181,10 @@ class ProbeSettings:
 
     files: list[str]
     thresholds: Thresholds
-    max_tokens: int = 64
-    batch_size: int = 64
-
-    def check(self) -> list[str]:
-        """All impossible numbers, each as `key: value: remedy`."""
-        problems = [f"thresholds.{problem}" for problem in self.thresholds.check()]
-        for key in ("max_tokens", "batch_size"):
-            if getattr(self, key) < 1:
-                problems.append(f"{key}: {getattr(self, key)}: must be 1 or more")
-        return problems
+    max_tokens: int = setting(64, unit="tokens", at_least=1)
+    """Longest answer."""
+    batch_size: int = setting(64, unit="probes", at_least=1)
+    """Answered together."""
 
 
 @dataclass(frozen=True)
@@ -232,8 +193,8 @@ class StageSettings:
 
     name: str
     kind: StageKind
-    recipe: dict[str, Any]
-    """`RECIPE_KEYS` as plain JSON values; for `INIT` only `INIT_KEYS`."""
+    recipe: Recipe
+    """Of `INIT`, only `INIT_SETTINGS` count."""
     probes: ProbeSettings
     ladder: LadderSettings
     config: str = ""
@@ -241,14 +202,14 @@ class StageSettings:
     trainer: TrainerSettings = field(default_factory=TrainerSettings)
 
     @property
-    def data(self) -> list[DataSource]:
-        """The recipe's data files."""
-        return [DataSource(**source) for source in self.recipe["data"]]
+    def external(self) -> bool:
+        """Whether another program trains it."""
+        return self.kind is StageKind.TRAIN and self.trainer.external
 
     @property
     def measures(self) -> bool:
         """Whether `stop_after` ends it before there is a weight. The user's own trainer does not know of it."""
-        return not self.trainer.external and self.recipe.get("stop_after", "") not in ("", Phase.EXPORTED)
+        return not self.trainer.external and self.recipe.stop_after not in ("", Phase.EXPORTED)
 
 
 @dataclass(frozen=True)
@@ -285,6 +246,6 @@ class ValidationSettings:
     """Its weight is the base that is compared with."""
     guard: GuardLimits
     probes: ProbeSettings
-    recipe: dict[str, Any]
-    """Device, dtype and threads are taken from it."""
+    recipe: Recipe
+    """What of it affects answers is used."""
     artifacts: str

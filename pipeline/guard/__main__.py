@@ -31,6 +31,7 @@ from pipeline.guard.trace import TraceWriter
 from pipeline.guard.watchdog import Watchdog, floor_gb
 from stages.contract.clock import utc_text
 from stages.contract.events import ExitCode
+from stages.contract.fields import bound_problems
 from stages.contract.signals import StopSignals
 
 __all__ = ["GuardLimits", "GuardReport", "Reason", "guard_command", "main"]
@@ -119,7 +120,7 @@ def _limits(options: argparse.Namespace) -> tuple[GuardLimits, list[str]]:
     limits = GuardLimits(
         **{"gpu_limit_gb": math.inf, **values}, allow_blind=options.allow_blind, reader=reader
     )
-    for problem in limits.check():
+    for problem in bound_problems(limits):
         key, rest = problem.split(":", 1)
         if key in values:
             problems.append(flag_of(key) + ":" + rest)

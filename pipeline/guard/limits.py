@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pipeline.core.files import replace_text
 from pipeline.core.settings import GuardLimits
+from stages.contract.fields import bound_problems
 from stages.contract.serial import dump, load_file
 
 BLIND_FIGURE = "guard_blind"
@@ -129,7 +130,7 @@ def guard_command(limits: GuardLimits, command: Sequence[str], trace: Path, repo
     Raises:
         ValueError: listing every problem of `limits`, or if `command` is empty.
     """
-    problems = limits.check() + ([] if command else ["command: empty: name the program to run"])
+    problems = bound_problems(limits) + ([] if command else ["command: empty: name the program to run"])
     if problems:
         raise ValueError("guard: " + "; ".join(problems))
     arguments = [sys.executable, "-m", "pipeline.guard"]

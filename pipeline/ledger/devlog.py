@@ -15,7 +15,6 @@ from typing import Any
 from pipeline.core.types import Attempt, AttemptEnd, Change, Outcome, StartFrom, Verdict
 from pipeline.guard.limits import BLIND_FIGURE
 from pipeline.ledger.schema import AttemptRow, RunRow
-from stages.contract.serial import to_jsonable
 
 DEVLOG_NAME = "DevLog.md"
 TITLE = "# DevLog\n\n每一次 run 與 attempt 的紀錄,由 pipeline 依序附加;手寫的內容不會被更動。\n"
@@ -128,7 +127,7 @@ def run_ended(row: RunRow) -> str:
 
 
 def attempt_ended(row: AttemptRow) -> str:
-    """The entry of an attempt: motivation, start, changes, data, recipe, command, outcome, what comes next."""
+    """The entry of an attempt: why, start, changes, data, recipe, command, outcome, what comes next."""
     attempt, end = row.attempt, row.end
     word = OUTCOME_WORDS[end.outcome] if end else "interrupted(中斷)"
     lines = [f"### {local_time(row.closed_utc)} · `{attempt.stage}` attempt {attempt.number}:{word}", ""]
@@ -141,8 +140,7 @@ def attempt_ended(row: AttemptRow) -> str:
     lines += ["- 資料 data:" + ("" if attempt.data else "無")]
     lines += [f"  - `{path}`(SHA-256 `{sha}`)" for path, sha in attempt.data.items()]
     lines += [
-        "- 設定 recipe:"
-        + ",".join(f"`{key}={_value(value)}`" for key, value in to_jsonable(attempt.recipe).items())
+        "- 設定 recipe:" + ",".join(f"`{key}={_value(value)}`" for key, value in attempt.recipe.items())
     ]
     lines += ["- 指令 command:", "", _code(attempt.command), ""]
     lines += (

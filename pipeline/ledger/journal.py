@@ -1,4 +1,4 @@
-"""The crash-safe record of runs, attempts, processes and weights: written before what it says takes effect."""
+"""The crash-safe record of runs, attempts, processes and weights, written before what it describes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from stages.contract.serial import dump_line, load_text
 JOURNAL_NAME = "journal.db"
 OTHER_CODE_ROWS = 100
 """How many attempts of a stage `find_other_code` looks back."""
-_DECIDES = ("stage", "recipe", "data", "input_sha256")
-"""What decides the result of an attempt, beside the code."""
 
 
 class Journal:
@@ -114,7 +112,7 @@ class Journal:
             self._notice(NoticeKind.ATTEMPT_OPENED, attempt.id)
 
     def process_started(self, attempt: Attempt, pid: int, role: str = "train") -> None:
-        """A process of the attempt was started. Its identity tells it from a later one with the same number."""
+        """A process of the attempt was started. Its identity differs from that of a later one of its number."""
         with self._database.change():
             self._database.insert(
                 "processes",
@@ -175,9 +173,9 @@ class Journal:
         return [row.attempt for row in self._attempt_rows(where, content_key, State.INTERRUPTED)]
 
     def find_other_code(self, attempt: Attempt) -> Attempt | None:
-        """The latest judged attempt with another content key, but the same stage, recipe, data and input weight.
+        """The latest judged attempt with another content key, but the same stage, recipe, data and input.
 
-        So only the code was another, or what it ran on. The last `OTHER_CODE_ROWS` attempts of the stage are
+        So only the code differed, or what it ran on. The last `OTHER_CODE_ROWS` attempts of the stage are
         looked at, so the cost does not grow with the journal.
 
         Returns:
@@ -190,8 +188,7 @@ class Journal:
         values = (f"%/{attempt.stage}/%", OTHER_CODE_ROWS, State.CLOSED, attempt.content_key)
         for row in self._database.all(query, *values, attempt.input_sha256):
             old = load_text(Attempt, row["attempt_json"], f"{self.path}: {row['id']}")
-            same = all(getattr(old, name) == getattr(attempt, name) for name in _DECIDES)
-            if same and (end := self.attempt(old.id).end) and end.verdict:
+            if _same_but_code(old, attempt) and (end := self.attempt(old.id).end) and end.verdict:
                 return old
         return None
 
@@ -228,7 +225,7 @@ class Journal:
         ]
 
     def deliver(self, notice: Notice, destination: Destination, refused: str = "") -> None:
-        """Marks a notice as delivered there, after it was; `refused` says why MLflow did not take all of it."""
+        """Marks a notice as delivered there; `refused` says why MLflow did not take all of it."""
         statement = "UPDATE notices SET delivered = delivered | ?, refused = refused || ? WHERE number = ?"
         with self._database.change():
             self._database.run(statement, int(destination), refused, notice.number)
@@ -280,3 +277,14 @@ class Journal:
             end=load_text(AttemptEnd, row["end_json"], where) if row["end_json"] else None,
             reason=row["reason"],
         )
+
+
+def _same_but_code(one: Attempt, other: Attempt) -> bool:
+    """Whether stage, input weight, data, and the settings that both recipes have, are the same.
+
+    Another version of this program may have recorded a few settings more or less.
+    """
+    same = (one.stage, one.input_sha256, one.data) == (other.stage, other.input_sha256, other.data)
+    return same and all(
+        one.recipe[key] == other.recipe[key] for key in one.recipe.keys() & other.recipe.keys()
+    )

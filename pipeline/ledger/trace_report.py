@@ -1,4 +1,4 @@
-"""The memory of an attempt: its phases in the format of the F# trainer's JSON report, its samples as a plot."""
+"""The memory of an attempt: phases in the format of the F# trainer's JSON report, samples as a plot."""
 
 from __future__ import annotations
 

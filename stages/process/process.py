@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -28,15 +29,12 @@ from stages.contract import (
     StageResult,
 )
 from stages.contract.clock import utc_now
+from stages.contract.fields import setting_of
+from stages.contract.requests import ExternalRequest
 from stages.contract.serial import dump, load_file
+from stages.process.errors import InputError
 from stages.process.files import NoSpaceError, OutputExistsError, require_new, write_new_text
 from stages.process.memory_cap import failed_allocation
-from stages.qwen3.config import ConfigError
-from stages.weights.dat import DatError
-from stages.weights.model_weights import WeightError
-
-WRITTEN_KEYS = ("events", "result", "output_weight", "output_dir", "answers", "checkpoints")
-"""Keys of all requests that name what a stage writes."""
 
 
 class StageError(Exception):
@@ -175,14 +173,16 @@ def versions() -> dict[str, str]:
     return found
 
 
-def outside_problems(request: object, root: str) -> list[str]:
+def outside_problems(request: Any, root: str) -> list[str]:
     """Every path of a request that would write outside of a folder, each as `key: path: remedy`. Links are
     followed.
     """
     inside = Path(root).resolve()
-    parts = [request, getattr(request, "train", None)]
-    paths = {key: getattr(part, key, "") for part in parts for key in WRITTEN_KEYS if getattr(part, key, "")}
-    wrong = [(key, path) for key, path in paths.items() if not Path(path).resolve().is_relative_to(inside)]
+    parts = [request, *([request.train] if isinstance(request, ExternalRequest) else [])]
+    paths = {f.name: getattr(part, f.name) for part in parts for f in fields(part) if setting_of(f).written}
+    wrong = [
+        (key, path) for key, path in paths.items() if path and not Path(path).resolve().is_relative_to(inside)
+    ]
     return [
         f"{key}: {path}: lies outside of {inside}, where alone this process may write: choose a place in it"
         for key, path in wrong
@@ -192,9 +192,7 @@ def outside_problems(request: object, root: str) -> list[str]:
 _BAD_INPUT = (
     RequestError,
     RowFileError,
-    DatError,
-    ConfigError,
-    WeightError,
+    InputError,
     OutputExistsError,
     FileNotFoundError,
     PermissionError,

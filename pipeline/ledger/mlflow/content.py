@@ -16,7 +16,6 @@ from pipeline.ledger.schema import AttemptRow, RunRow, State
 from pipeline.ledger.step_plot import STEPS_NAME
 from stages.contract.clock import utc_seconds
 from stages.contract.events import Event, EventKind
-from stages.contract.serial import to_jsonable
 
 MAX_PARAM_CHARS = 6000
 """MLflow's limit on the value of a parameter."""
@@ -63,7 +62,7 @@ def attempt_opened(row: AttemptRow) -> Content:
     """The parameters of an attempt, and where it starts from."""
     attempt = row.attempt
     params = {"stage": attempt.stage, "attempt": str(attempt.number), "start_from": attempt.start_from}
-    params = flat(to_jsonable(attempt.recipe)) | params
+    params = flat(attempt.recipe) | params
     names = ("stage", "content_key", "input_weight", "input_sha256", "folder", "command", "why")
     tags = {"kind": "attempt"} | {name: getattr(attempt, name) for name in names}
     tags |= {"changes": devlog.changes_text(attempt.changes)}

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import json
 import re
 from pathlib import Path
 
 import pytest
 
 from pipeline.config.compose import CONF, ROOT, checked, composed, plain
-from pipeline.config.reader import with_sources
-from pipeline.core.settings import PATH_KEYS, StageKind
+from pipeline.core.settings import StageKind
 from pipeline.core.types import Outcome, StartFrom
 from pipeline.processes.stage_process import StageCommands
-from pipeline.run import summary
 from pipeline.run.ladder import NextAttempt, PastAttempt, next_attempt
 from pipeline.run.plan import describe
-from pipeline.run.session import run
-from stages.contract import TrainRequest
-from stages.contract.serial import load
+from stages.contract.recipe import DataSource
 from stages.optim.schedule import schedule_factor
-from tests.pipeline.project import COMMANDS, make_project, project, settings_of
+from tests.pipeline.project import make_project, project
 
 __all__ = ["project"]
 
@@ -82,34 +76,18 @@ def test_every_number_says_its_trade_off(path: Path) -> None:
 
 def test_whoami_only_comes_back_from_its_collapse_on_other_data(stand_in_model: list[str]) -> None:
     stage = checked(plain(composed(["+experiment=whoami_only", *stand_in_model])), ROOT).stages[0]
-    step = next_attempt(stage.recipe, [PastAttempt(stage.recipe, Outcome.COLLAPSED)], stage.ladder)
+    step = next_attempt([PastAttempt(stage.recipe, Outcome.COLLAPSED)], stage.ladder)
     assert isinstance(step, NextAttempt)
     assert step.start_from is StartFrom.BASE
-    assert with_sources(step.recipe)["data"] == [{"path": "datasets/stageG/balanced.tsv", "repeat": 1}]
-    assert step.recipe["lr"] < stage.recipe["lr"]
+    assert step.recipe.data == [DataSource("datasets/stageG/balanced.tsv")]
+    assert step.recipe.lr < stage.recipe.lr
 
 
 def test_onestep_measures_one_whole_step_each_time(stand_in_model: list[str]) -> None:
     settings = checked(plain(composed(["+experiment=onestep", *stand_in_model])), ROOT)
     recipe = settings.stages[0].recipe
-    assert (len(settings.stages), recipe["steps"], recipe["stop_after"], settings.reuse) == (1, 1, "", False)
-    assert schedule_factor(1, load(TrainRequest, {**recipe, **dict.fromkeys(PATH_KEYS, "-")}, "")) == 1.0
-
-
-def test_an_attempt_leaves_a_report_of_phases_figures_and_steps(project: Path) -> None:
-    """With stand-ins for what computes; its path stands at the end of what is printed."""
-    settings = settings_of(project, {"A": {"data": ["data/two.tsv"], "steps": 10}})
-    result = run(settings, project, "command", "", COMMANDS)
-    told = io.StringIO()
-    summary.write(result.end, result.done, told)
-    file = project / result.done[-1].attempt.folder / "trace.json"
-    assert f"{result.done[-1].attempt.folder}/trace.json" in told.getvalue().splitlines()[-1]
-    report = json.loads(file.read_text(encoding="utf-8"))
-    assert [sample["Phase"] for sample in report["Samples"]] == ["start", "exported"]
-    assert [step["Step"] for step in report["Steps"]] == list(range(1, 11)) and report["Figures"] == {
-        "loss": 0.1
-    }
-    assert report["Recipe"]["steps"] == 10 and report["PeakMemoryMiB"] > 0
+    assert (len(settings.stages), recipe.steps, recipe.stop_after, settings.reuse) == (1, 1, "", False)
+    assert schedule_factor(1, recipe) == 1.0
 
 
 def test_base_begins_from_nothing_and_is_judged_absolutely() -> None:
