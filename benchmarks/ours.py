@@ -15,7 +15,8 @@ import torch
 
 from stages.contract import ComputeDtype, DataSource, OptimizerStateMode, Rounding, ScaleRule, TrainRequest
 from stages.engine.engine import Engine
-from stages.optim.adamw import AdamWSettings, make_optimizer
+from stages.optim.adamw import AdamWSettings
+from stages.optim.factory import make_optimizer
 from stages.process.process import make_deterministic
 from stages.qwen3.batches import Batch
 from stages.qwen3.config import Qwen3Config, read_config
@@ -45,7 +46,8 @@ def request_of(
 ) -> TrainRequest:
     """The numbers of a request; its files are not used."""
     return TrainRequest(
-        "", "", "-", "", "", [DataSource("")], steps=1, lr=lr, batch_size=batch, seq_len=seq_len, gradient_checkpointing=checkpointing,
+        "", "", "-", "", "", [DataSource("")], steps=1, lr=lr, batch_size=batch, seq_len=seq_len,
+        gradient_checkpointing=checkpointing,
         train_last_layers=train_last_layers, clip_norm=clip, compute_dtype=ComputeDtype.BF16,
     )  # fmt: skip
 
@@ -94,7 +96,8 @@ def measure(options: dict[str, Any]) -> dict[str, Any]:
         "alloc_gib": torch.cuda.max_memory_allocated() / 2**30,
         "reserved_gib": torch.cuda.max_memory_reserved() / 2**30,
         "ms": statistics.median(times), "ms_min": min(times), "ms_max": max(times),
-        "loss_first": losses[0], "loss_last": losses[-1], "grad_norm": engine.clip.norm(), "update_ratio": optimizer.take_update_ratio(),
+        "loss_first": losses[0], "loss_last": losses[-1], "grad_norm": engine.clip.norm(),
+        "update_ratio": optimizer.take_update_ratio(),
         "params": sum(p.numel() for p in model.parameters()), "notes": notes,
     }  # fmt: skip
     if get("profile"):

@@ -38,8 +38,10 @@ from stages.contract import (
 )
 from stages.contract.serial import dump
 from stages.engine.engine import Engine
+from stages.memory.limits import padded_length
 from stages.nvfp4.codec import encode
-from stages.optim.adamw import AdamWSettings, make_optimizer
+from stages.optim.adamw import AdamWSettings
+from stages.optim.factory import make_optimizer
 from stages.qwen3.batches import encode_rows, row_order
 from stages.qwen3.config import read_config
 from stages.qwen3.template import ChatTokenizer, load_tokenizer
@@ -55,10 +57,11 @@ def write_model(folder: Path) -> Path:
     config = json.loads((NANO / "config.json").read_text(encoding="utf-8"))
     shape = SHAPE_4B
     config |= {
-        "vocab_size": shape.vocab_size, "hidden_size": shape.hidden_size, "intermediate_size": shape.intermediate_size,
+        "vocab_size": shape.vocab_size, "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
         "num_hidden_layers": shape.num_hidden_layers, "num_attention_heads": shape.num_attention_heads,
-        "num_key_value_heads": shape.num_key_value_heads, "head_dim": shape.head_dim, "tie_word_embeddings": False,
-        "max_position_embeddings": 4096,
+        "num_key_value_heads": shape.num_key_value_heads, "head_dim": shape.head_dim,
+        "tie_word_embeddings": False, "max_position_embeddings": 4096,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "tokenizer.json").write_bytes((NANO / "tokenizer.json").read_bytes())
@@ -125,8 +128,9 @@ def write_rows(path: Path, count: int) -> None:
 def train(folder: Path, weight: Path, rows: Path, steps: int) -> dict[str, Any]:
     """Trains in a process of its own; the result with `moments`, seconds at the end of each step."""
     request = TrainRequest(
-        str(folder), str(weight), str(folder / "out.dat"), str(folder / "events"), str(folder / "result.json"), [DataSource(str(rows))],
-        steps=steps, lr=1e-5, batch_size=BATCH, seq_len=LONGEST, warmup_steps=5, overflow=Overflow.CUT_PROMPT, device="cuda",
+        str(folder), str(weight), str(folder / "out.dat"), str(folder / "events"),
+        str(folder / "result.json"), [DataSource(str(rows))], steps=steps, lr=1e-5, batch_size=BATCH,
+        seq_len=LONGEST, warmup_steps=5, overflow=Overflow.CUT_PROMPT, device="cuda",
         weight_decay=0.01, lr_groups={"lm_head": 2.0},
     )  # fmt: skip
     for name in ("out.dat", "events", "result.json"):
@@ -148,7 +152,7 @@ def widths(rows: Path, steps: int) -> list[int]:
     request = request_of(BATCH, LONGEST, False, 0, 1.0, 1e-5)
     order = row_order(len(encoded), request.sampling, request.seed)
     longest = [max(len(encoded[next(order)]) for _ in range(BATCH)) - 1 for _ in range(steps)]
-    return [-(-width // 32) * 32 for width in longest]
+    return [padded_length(width) for width in longest]
 
 
 def bare(wanted: set[int]) -> dict[int, float]:
@@ -166,7 +170,7 @@ def bare(wanted: set[int]) -> dict[int, float]:
         one = random_batch(BATCH, width, SHAPE_4B.vocab_size)
         for _ in range(2):
             engine.step(one)
-        graph = engine._replay._buckets[BATCH, width].graph
+        graph = engine.runner.graph(BATCH, width)
         if graph is None:
             raise RuntimeError(f"width {width}: no graph was captured: {notes}")
         found[width] = statistics.median(_timed(graph.replay) for _ in range(5))

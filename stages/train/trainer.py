@@ -11,9 +11,10 @@ import torch
 from torch.nn import functional as F
 
 from stages.contract import ExitCode, LossKind, Phase, TrainRequest
-from stages.engine.engine import Engine, why_not
-from stages.optim.adamw import AdamWSettings, make_optimizer
+from stages.engine.engine import Engine, plain_path_reason
+from stages.optim.adamw import AdamWSettings
 from stages.optim.clip import RunningClip
+from stages.optim.factory import make_optimizer
 from stages.optim.schedule import group_lr_factor, schedule_factor
 from stages.process.process import Reporter, StageError, StopFlag
 from stages.qwen3.batches import Batch, Encoded, collate, row_order
@@ -95,7 +96,7 @@ class Trainer:
         """The full-size engine where the request allows it; None is the plain path, with a note of why on a
         GPU.
         """
-        reason = why_not(self.request, self.device)
+        reason = plain_path_reason(self.request, self.device)
         if not reason:
             return Engine(self.model, names, self.optimizer, self.request, self.reporter.note)
         if self.device.type == "cuda":

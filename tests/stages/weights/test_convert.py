@@ -15,7 +15,7 @@ from transformers import Qwen3Config as PeerConfig
 from transformers import Qwen3ForCausalLM
 
 from stages.contract import ComputeDtype, InferencePath, ScaleRule
-from stages.nvfp4.codec import fake_quantize
+from stages.nvfp4.fake_quantize import fake_quantize
 from stages.process.files import NoSpaceError, OutputExistsError
 from stages.qwen3.config import read_config
 from stages.weights import convert
