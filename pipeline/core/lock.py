@@ -1,71 +1,35 @@
-"""One run at a time on an artifacts folder: a lock that dies with its owner, and who a process is beyond its
-number.
-"""
+"""One process at a time on a folder: a file lock that dies with its owner, with a note of who holds it."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import time
-from datetime import UTC, datetime
 from pathlib import Path
 
+import filelock
+
+from stages.contract.clock import utc_now
+
 LOCK_NAME = ".lock"
-POLL_SECS = 0.2
 
 
 class LockHeldError(RuntimeError):
-    """Another process works on the same artifacts folder. `pid` is 0 if its note could not be read."""
+    """Another process works on the same folder. `pid` is 0 if its note cannot be read."""
 
     def __init__(self, path: Path, pid: int, command: str, since: str) -> None:
         self.pid = pid
         self.command = command
         owner = f"process {pid} ({command or 'command unknown'}, since {since})" if pid else "another process"
         super().__init__(
-            f"{path}: {owner} works on this artifacts folder: wait for it to end, end it with `kill {pid or 'PID'}`, "
-            "or let this run wait for it"
+            f"{path}: {owner} works on this artifacts folder: wait for it to end, end it with "
+            f"`kill {pid or 'PID'}`, or let this run wait for it"
         )
 
 
-def process_identity(pid: int) -> str:
-    """What tells this process from any other that ever had its number; empty if there is no such living
-    process.
-
-    On Linux: boot id, process id namespace and start time in clock ticks, none of which a change of the clock
-        moves.
-    Elsewhere: the creation time. A zombie does not live.
-    """
-    proc = Path("/proc") / str(pid)
-    try:
-        # Fields after the name, which is in parentheses and may hold anything: state is the first, start time
-        # the 20th.
-        fields = (proc / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return "" if fields[0] in "ZX" else f"{boot}/{Path('/proc/self/ns/pid').readlink()}/{fields[19]}"
-    except OSError:
-        if Path("/proc/self/stat").exists():
-            return ""
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        return "" if process.status() == psutil.STATUS_ZOMBIE else f"{process.create_time():.3f}"
-    except psutil.Error:
-        return ""
-
-
-def is_alive(pid: int, identity: str) -> bool:
-    """Whether the process that had this number and identity still lives. A new process with an old number is
-    another one.
-    """
-    return bool(identity) and process_identity(pid) == identity
-
-
 class FolderLock:
-    """An advisory `flock` on a file in the folder. The kernel drops it when its owner ends, however it ends.
+    """`filelock` on a file in the folder, and beside it a note of the owner, which others read when they are refused.
 
-    The file itself stays: deleting it would let two owners lock two files of the same name.
+    The kernel drops the lock when its owner ends, however it ends; a note that is left behind says nothing then.
     """
 
     def __init__(self, folder: Path, command: str, wait_secs: float = 0.0, name: str = LOCK_NAME) -> None:
@@ -74,13 +38,14 @@ class FolderLock:
         Args:
             folder: must exist.
             command: what the owner does, for the message to others.
-            wait_secs: how long to wait for another owner; 0 refuses at once, `math.inf` waits for ever.
+            wait_secs: how long to wait for another owner; 0 refuses at once.
             name: of the lock file.
         """
         self._path = folder / name
+        self._note = folder / f"{name}.owner.json"
         self._command = command
-        self._wait_secs = wait_secs
-        self._handle = -1
+        # A soft lock, which other file systems would fall back to, outlives its owner.
+        self._lock = filelock.FileLock(self._path, timeout=wait_secs, fallback_to_soft=False)
 
     def acquire(self) -> None:
         """Takes the lock.
@@ -89,25 +54,18 @@ class FolderLock:
             LockHeldError: naming the owner, if it was not given up in time.
             OSError: if the lock file cannot be opened for writing.
         """
-        deadline = time.monotonic() + self._wait_secs
-        while not self._try():
-            if time.monotonic() >= deadline:
-                raise self._refusal()
-            time.sleep(POLL_SECS)
-        note = {
-            "pid": os.getpid(),
-            "command": self._command,
-            "since": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        }
-        os.ftruncate(self._handle, 0)
-        os.pwrite(self._handle, json.dumps(note, ensure_ascii=False).encode(), 0)
+        try:
+            self._lock.acquire()
+        except filelock.Timeout:
+            raise self._refusal() from None
+        note = {"pid": os.getpid(), "command": self._command, "since": utc_now()[:19] + "Z"}
+        self._note.write_text(json.dumps(note, ensure_ascii=False), encoding="utf-8")
 
     def release(self) -> None:
         """Gives the lock up. Without effect if it is not held."""
-        if self._handle >= 0:
-            os.ftruncate(self._handle, 0)
-            os.close(self._handle)
-            self._handle = -1
+        if self._lock.is_locked:
+            self._note.unlink(missing_ok=True)
+            self._lock.release()
 
     def __enter__(self) -> FolderLock:
         """Takes the lock, as `acquire` does."""
@@ -118,23 +76,9 @@ class FolderLock:
         """Gives the lock up."""
         self.release()
 
-    def _try(self) -> bool:
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Someone may have deleted the file between open and lock: then this locks a file that nobody else
-            # will see.
-            if os.path.samestat(os.fstat(handle), self._path.stat()):
-                self._handle = handle
-                return True
-        except (BlockingIOError, FileNotFoundError):
-            pass
-        os.close(handle)
-        return False
-
     def _refusal(self) -> LockHeldError:
         try:
-            note = json.loads(self._path.read_text(encoding="utf-8"))
+            note = json.loads(self._note.read_text(encoding="utf-8"))
             return LockHeldError(self._path, int(note["pid"]), str(note["command"]), str(note["since"]))
         except (OSError, ValueError, KeyError, TypeError):  # the owner is about to write it, or to leave
             return LockHeldError(self._path, 0, "", "")

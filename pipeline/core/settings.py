@@ -4,23 +4,15 @@ wrong.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from pipeline.evaluate.judge import Thresholds
-from pipeline.guard.limits import GuardLimits
-from pipeline.ledger.mlflow.tracking import TrackingSettings
-from pipeline.run.ladder import LadderSettings
-from pipeline.run.trainer import TrainerSettings
-from stages.contract import DataSource, Phase, Template, TrainRequest
-
-PATH_KEYS = ("model_dir", "input_weight", "output_weight", "events", "result", "checkpoints", "resume")
-"""Keys of a `TrainRequest` that belong to one attempt and are no recipe."""
-RECIPE_KEYS = tuple(f.name for f in fields(TrainRequest) if f.name not in PATH_KEYS)
-INIT_KEYS = ("data", "seed", "scale_rule")
-STAGE_KEYS = ("kind", "config", "probes", "ladder", "trainer")
-"""What a stage may hold beside recipe keys."""
+from pipeline.core.thresholds import Thresholds
+from pipeline.core.types import Outcome, StartFrom
+from stages.contract.events import Phase
+from stages.contract.fields import setting
+from stages.contract.recipe import Recipe, Template
 
 
 class StageKind(StrEnum):
@@ -41,6 +33,136 @@ class SettingsError(ValueError):
         )
 
 
+MIB_PER_GB = 1024.0
+"""One GB of a limit is 1024 MiB, as the drivers' own tools count: 108 GB of a "128 GB" machine (about 119
+GiB).
+"""
+
+
+class ReaderKind(StrEnum):
+    """The ways to read memory; `AUTO` takes the first that works."""
+
+    AUTO = "auto"
+    NVML = "nvml"
+    SMI = "nvidia-smi"
+    RESIDENT = "resident"
+
+
+@dataclass(frozen=True)
+class GuardLimits:
+    """What a command may use, and how closely it is watched. GB are 1024 MiB."""
+
+    gpu_limit_gb: float = setting(unit="GB", above=0.0)
+    """GPU memory of the process tree where there is a GPU, else its resident memory."""
+    gpu_over_secs: float = setting(0.0, unit="s", at_least=0.0)
+    """How long it may stay over the limit; 0: killed at the first sample that is over."""
+    gpu_poll_secs: float = setting(0.05, unit="s", above=0.0)
+    """Time between samples."""
+    min_available_gb: float | None = setting(None, unit="GB", at_least=0.0)
+    """Floor of the machine's free memory (Linux: MemAvailable); 0: none. None: `memory_readers.UNIFIED_FLOOR_GB`
+    where CPU and GPU share one memory, since a machine without free memory freezes; none elsewhere.
+    """
+    time_limit: float = setting(0.0, unit="s", at_least=0.0)
+    """0: none."""
+    grace_secs: float = setting(150.0, unit="s", at_least=0.0)
+    """Between the polite signal and SIGKILL. The slowest training step seen took 133 s, and a stage finishes its
+    step.
+    """
+    allow_blind: bool = False
+    """Run although memory cannot be read."""
+    reader: ReaderKind = ReaderKind.AUTO
+
+    @property
+    def limit_mib(self) -> float:
+        """`gpu_limit_gb` in MiB."""
+        return self.gpu_limit_gb * MIB_PER_GB
+
+
+@dataclass(frozen=True)
+class TrackingSettings:
+    """Whether and where runs are told to MLflow."""
+
+    enabled: bool = True
+    uri: str = ""
+    """Empty: SQLite below the artifacts folder. Else `http://…`, or `sqlite:///…`, whose relative path is
+    meant from the root.
+    """
+    artifact_root: str = ""
+    """Folder or URI for MLflow's artifacts; empty: below the artifacts folder, or what the server decides."""
+    experiment_prefix: str = ""
+    """Put before the experiment's name in MLflow."""
+    trace_points: int = setting(300, at_least=2)
+    """Most memory samples of an attempt that become metrics."""
+    close_wait_secs: float = setting(30.0, unit="s", at_least=0.0, below=3600.0)
+    """How long the end of a run waits for MLflow; what is left then is sent by `sync`."""
+
+
+class TrainerKind(StrEnum):
+    """`INTERNAL` is `stages.train`; `EXTERNAL` any program that reads and writes weight files."""
+
+    INTERNAL = "internal"
+    EXTERNAL = "external"
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """Who trains a stage."""
+
+    kind: TrainerKind = TrainerKind.INTERNAL
+    command: str = ""
+    """Template for `EXTERNAL`; see `stages.contract.command`."""
+    shell: bool = False
+    """Hand the command to `/bin/sh`."""
+
+    @property
+    def external(self) -> bool:
+        """Whether another program trains."""
+        return self.kind is TrainerKind.EXTERNAL
+
+
+class Cause(StrEnum):
+    """What lies behind an outcome, where one outcome wants different answers."""
+
+    ANY = "any"
+    NON_FINITE = "non_finite"
+    """Broken by numbers that are none: a smaller rate cures it."""
+    SPILL = "spill"
+    """Underfit although the new identity is there: it leaks, or pushed something else out. More training
+    makes it worse.
+    """
+    OTHER = "other"
+    """Broken by bad input or a crash; underfit because the new identity is not there yet."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One way to go on after an outcome."""
+
+    after: Outcome
+    change: dict[str, Any]
+    """Recipe key → new value. A string such as `*0.5` or `+20` is arithmetic on the present value; whole
+    numbers stay whole (rounded up, at least 1).
+    """
+    why: str
+    """The reason in a sentence: it goes into the ledger with the attempt."""
+    start_from: StartFrom | None = None
+    """None: the base weight after `collapsed` and `broken`; else whatever the attempt before started from."""
+    repeat: bool = False
+    """The last rung of an outcome may be used again and again."""
+    cause: Cause = Cause.ANY
+    """Only for attempts with this cause; see `PastAttempt.cause`."""
+
+
+@dataclass(frozen=True)
+class LadderSettings:
+    """The rungs of all outcomes, and how often a stage is tried."""
+
+    max_attempts: int = setting(4, at_least=1)
+    """Most attempts of one stage, the first included."""
+    rungs: list[Rung] = field(default_factory=list)
+    """Those of one outcome are used in this order, each once."""
+
+
 @dataclass(frozen=True)
 class ModelSettings:
     """The model that the experiment starts from."""
@@ -59,16 +181,10 @@ class ProbeSettings:
 
     files: list[str]
     thresholds: Thresholds
-    max_tokens: int = 64
-    batch_size: int = 64
-
-    def check(self) -> list[str]:
-        """All impossible numbers, each as `key: value: remedy`."""
-        problems = [f"thresholds.{problem}" for problem in self.thresholds.check()]
-        for key in ("max_tokens", "batch_size"):
-            if getattr(self, key) < 1:
-                problems.append(f"{key}: {getattr(self, key)}: must be 1 or more")
-        return problems
+    max_tokens: int = setting(64, unit="tokens", at_least=1)
+    """Longest answer."""
+    batch_size: int = setting(64, unit="probes", at_least=1)
+    """Answered together."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +193,8 @@ class StageSettings:
 
     name: str
     kind: StageKind
-    recipe: dict[str, Any]
-    """`RECIPE_KEYS` as plain JSON values; for `INIT` only `INIT_KEYS`."""
+    recipe: Recipe
+    """Of `INIT`, only `INIT_SETTINGS` count."""
     probes: ProbeSettings
     ladder: LadderSettings
     config: str = ""
@@ -86,14 +202,14 @@ class StageSettings:
     trainer: TrainerSettings = field(default_factory=TrainerSettings)
 
     @property
-    def data(self) -> list[DataSource]:
-        """The recipe's data files."""
-        return [DataSource(**source) for source in self.recipe["data"]]
+    def external(self) -> bool:
+        """Whether another program trains it."""
+        return self.kind is StageKind.TRAIN and self.trainer.external
 
     @property
     def measures(self) -> bool:
         """Whether `stop_after` ends it before there is a weight. The user's own trainer does not know of it."""
-        return not self.trainer.external and self.recipe.get("stop_after", "") not in ("", Phase.EXPORTED)
+        return not self.trainer.external and self.recipe.stop_after not in ("", Phase.EXPORTED)
 
 
 @dataclass(frozen=True)
@@ -130,6 +246,6 @@ class ValidationSettings:
     """Its weight is the base that is compared with."""
     guard: GuardLimits
     probes: ProbeSettings
-    recipe: dict[str, Any]
-    """Device, dtype and threads are taken from it."""
+    recipe: Recipe
+    """What of it affects answers is used."""
     artifacts: str

@@ -22,20 +22,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.core.settings import GuardLimits, ReaderKind
 from pipeline.guard import supervisor
-from pipeline.guard.console import say, stop_signals
-from pipeline.guard.limits import (
-    GuardFigures,
-    GuardLimits,
-    GuardReport,
-    Reason,
-    flag_of,
-    guard_command,
-)
-from pipeline.guard.memory_readers import MemoryReader, MemoryUnreadable, ReaderKind, open_reader
-from pipeline.guard.trace import TraceWriter, utc_text
+from pipeline.guard.console import say
+from pipeline.guard.limits import GuardFigures, GuardReport, Reason, flag_of, guard_command
+from pipeline.guard.memory_readers import MemoryReader, MemoryUnreadable, open_reader
+from pipeline.guard.trace import TraceWriter
 from pipeline.guard.watchdog import Watchdog, floor_gb
+from stages.contract.clock import utc_text
 from stages.contract.events import ExitCode
+from stages.contract.fields import bound_problems
+from stages.contract.signals import StopSignals
 
 __all__ = ["GuardLimits", "GuardReport", "Reason", "guard_command", "main"]
 
@@ -68,7 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.INTERRUPTED
     try:
         return _guard(limits, command, options, began)
-    except KeyboardInterrupt:  # before the guard's own signal handling began; the supervisor ends what there is
+    except (
+        KeyboardInterrupt
+    ):  # before the guard's own signal handling began; the supervisor ends what there is
         return ExitCode.INTERRUPTED
 
 
@@ -121,7 +120,7 @@ def _limits(options: argparse.Namespace) -> tuple[GuardLimits, list[str]]:
     limits = GuardLimits(
         **{"gpu_limit_gb": math.inf, **values}, allow_blind=options.allow_blind, reader=reader
     )
-    for problem in limits.check():
+    for problem in bound_problems(limits):
         key, rest = problem.split(":", 1)
         if key in values:
             problems.append(flag_of(key) + ":" + rest)
@@ -155,7 +154,7 @@ def _guard(limits: GuardLimits, command: Sequence[str], options: argparse.Namesp
     except OSError as error:
         say(f"nothing was started: {error}")
         return ExitCode.FAILED
-    with stop_signals() as signals:
+    with StopSignals() as signals:
         say(
             f"process {os.getpid()} guards process {kept.child_pid} 守護行程 {os.getpid()}, 受守護行程 {kept.child_pid}"
         )
@@ -170,13 +169,13 @@ def _guard(limits: GuardLimits, command: Sequence[str], options: argparse.Namesp
                 watch.note(f"BLIND 未監看: memory is not watched, as --allow-blind allows: {unreadable}")
             watch.run(signals)
         kept.close()
-    for closing in (trace, reader):
-        if closing:
-            try:
-                closing.close()
-            except (OSError, RuntimeError) as error:
-                watch.note(f"{type(closing).__name__}: {error}")
-    return _finish(_report(limits, command, began, watch, reader, kept), options.report)
+        for closing in (trace, reader):
+            if closing:
+                try:
+                    closing.close()
+                except (OSError, RuntimeError) as error:
+                    watch.note(f"{type(closing).__name__}: {error}")
+        return _finish(_report(limits, command, began, watch, reader, kept), options.report)
 
 
 def _open_reader(limits: GuardLimits, kept: supervisor.SupervisedCommand) -> tuple[MemoryReader | None, str]:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import select
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from types import FrameType
+from contextlib import suppress
 
 STDERR = 2
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def say(text: str) -> None:
@@ -21,25 +17,3 @@ def say(text: str) -> None:
     with suppress(OSError):
         if select.select([], [STDERR], [], 0)[1]:
             os.write(STDERR, line)
-
-
-@contextmanager
-def stop_signals() -> Iterator[int]:
-    """Turns the signals that ask for an end into bytes of a pipe, whose read end this yields. Ignored ones
-    (nohup) stay so.
-    """
-    read_end, write_end = os.pipe()
-    os.set_blocking(write_end, False)
-    os.set_blocking(read_end, False)
-
-    def take(number: int, frame: FrameType | None) -> None:
-        """The byte in the pipe says it all."""
-
-    for number in STOP_SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, take)
-    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-    try:
-        yield read_end
-    finally:
-        signal.set_wakeup_fd(-1)

@@ -4,7 +4,6 @@ guarded command.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -12,14 +11,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from pipeline.guard.memory_readers import ReaderKind
+from pipeline.core.files import replace_text
+from pipeline.core.settings import GuardLimits
+from stages.contract.fields import bound_problems
 from stages.contract.serial import dump, load_file
-
-MIB_PER_GB = 1024.0
-"""One GB of a limit is 1024 MiB, as the drivers' own tools count: 108 GB of a "128 GB" machine (about 119
-GiB).
-"""
-
 
 BLIND_FIGURE = "guard_blind"
 """Figure of an attempt (1) whose memory was not watched for some or all of the time."""
@@ -45,49 +40,6 @@ class Reason(StrEnum):
     """The guard's second process was killed by someone; the tree was killed with it."""
     NOT_STARTED = "not_started"
     """The command could not be started: no such program, or not executable."""
-
-
-@dataclass(frozen=True)
-class GuardLimits:
-    """What a command may use, and how closely it is watched. GB are 1024 MiB."""
-
-    gpu_limit_gb: float
-    """More than 0. GPU memory of the process tree where there is a GPU, else its resident memory."""
-    gpu_over_secs: float = 0.0
-    """How long it may stay over the limit; 0: killed at the first sample that is over."""
-    gpu_poll_secs: float = 0.05
-    """Seconds between samples, more than 0."""
-    min_available_gb: float | None = None
-    """Floor of the machine's free memory (Linux: MemAvailable); 0: none. None: `memory.UNIFIED_FLOOR_GB`
-    where CPU and GPU share one memory, since a machine without free memory freezes; none elsewhere.
-    """
-    time_limit: float = 0.0
-    """Seconds; 0: none."""
-    grace_secs: float = 150.0
-    """Between the polite signal and SIGKILL. The slowest training step seen took 133 s, and a stage finishes
-    its step.
-    """
-    allow_blind: bool = False
-    """Run although memory cannot be read."""
-    reader: ReaderKind = ReaderKind.AUTO
-
-    def check(self) -> list[str]:
-        """All impossible values, each as `key: value: remedy`."""
-        problems: list[str] = []
-        for key in ("gpu_limit_gb", "gpu_poll_secs"):
-            value = getattr(self, key)
-            if not math.isfinite(value) or value <= 0:
-                problems.append(f"{key}: {value}: must be a finite number, more than 0")
-        for key in ("gpu_over_secs", "min_available_gb", "time_limit", "grace_secs"):
-            value = getattr(self, key)
-            if value is not None and (not math.isfinite(value) or value < 0):
-                problems.append(f"{key}: {value}: must be a finite number, 0 or more")
-        return problems
-
-    @property
-    def limit_mib(self) -> float:
-        """`gpu_limit_gb` in MiB."""
-        return self.gpu_limit_gb * MIB_PER_GB
 
 
 @dataclass
@@ -159,12 +111,7 @@ class GuardReport:
         Raises:
             OSError: if it cannot be written.
         """
-        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(dump(self))
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
+        replace_text(path, dump(self))
 
 
 def guard_command(limits: GuardLimits, command: Sequence[str], trace: Path, report: Path) -> list[str]:
@@ -183,7 +130,7 @@ def guard_command(limits: GuardLimits, command: Sequence[str], trace: Path, repo
     Raises:
         ValueError: listing every problem of `limits`, or if `command` is empty.
     """
-    problems = limits.check() + ([] if command else ["command: empty: name the program to run"])
+    problems = bound_problems(limits) + ([] if command else ["command: empty: name the program to run"])
     if problems:
         raise ValueError("guard: " + "; ".join(problems))
     arguments = [sys.executable, "-m", "pipeline.guard"]

@@ -19,10 +19,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from pipeline.core.settings import ReaderKind
 from pipeline.guard.gpu import MIB, GpuSource, MemoryUnreadable, NvmlSource, SmiSource
 from pipeline.guard.process_tree import LINUX, read_small
 
@@ -31,7 +31,6 @@ __all__ = [
     "MemoryReader",
     "MemoryReading",
     "MemoryUnreadable",
-    "ReaderKind",
     "ResidentReader",
     "open_reader",
 ]
@@ -40,15 +39,6 @@ UNIFIED_FLOOR_GB = 4.0
 """The floor of free memory on a machine where CPU and GPU share one memory, unless the user names another."""
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the first pid namespace, fixed by the Linux kernel (include/linux/proc_ns.h)."""
-
-
-class ReaderKind(StrEnum):
-    """The ways to read memory; `AUTO` takes the first that works."""
-
-    AUTO = "auto"
-    NVML = "nvml"
-    SMI = "nvidia-smi"
-    RESIDENT = "resident"
 
 
 @dataclass(frozen=True)

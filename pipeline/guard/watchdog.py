@@ -9,17 +9,15 @@ import select
 import signal
 import time
 
-from pipeline.guard.console import STOP_SIGNALS, say
-from pipeline.guard.limits import MIB_PER_GB, GuardFigures, GuardLimits, Reason
-from pipeline.guard.memory_readers import (
-    UNIFIED_FLOOR_GB,
-    MemoryReader,
-    MemoryReading,
-    MemoryUnreadable,
-)
+from pipeline.core.settings import MIB_PER_GB, GuardLimits
+from pipeline.guard.console import say
+from pipeline.guard.limits import GuardFigures, Reason
+from pipeline.guard.memory_readers import UNIFIED_FLOOR_GB, MemoryReader, MemoryReading, MemoryUnreadable
 from pipeline.guard.process_tree import ProcessTree, kill_tree, send
 from pipeline.guard.supervisor import SupervisedCommand
-from pipeline.guard.trace import TraceWriter, utc_text
+from pipeline.guard.trace import TraceWriter
+from stages.contract.clock import utc_text
+from stages.contract.signals import STOP_SIGNALS, StopSignals
 
 BLIND_SECS = 2.0
 """Memory that cannot be read for this long, without `allow_blind`, ends the command."""
@@ -67,9 +65,11 @@ class Watchdog:
         self._leftovers_asked = False
         self._supervisor_lost = False
 
-    def run(self, signals: int) -> None:
-        """Lets the command go and returns when nothing of it is left. `signals` is what `stop_signals`
-        yields.
+    def run(self, signals: StopSignals) -> None:
+        """Starts the command and returns when nothing of it is left.
+
+        Args:
+            signals: entered.
         """
         self._kept.go()
         began, cpu = time.monotonic(), time.process_time()
@@ -189,12 +189,14 @@ class Watchdog:
                 self.killed = True
         self._kill_at = now + KILL_AGAIN_SECS
 
-    def _listen(self, signals: int, seconds: float) -> None:
+    def _listen(self, signals: StopSignals, seconds: float) -> None:
         """Waits for a signal or word of the supervisor, at most so long."""
-        sources = [signals] if self._supervisor_lost else [signals, self._kept.status]
+        sources: list[StopSignals | int] = [signals]
+        if not self._supervisor_lost:
+            sources.append(self._kept.status)
         ready, _, _ = select.select(sources, [], [], max(0.0, seconds))
         if signals in ready:
-            for number in os.read(signals, 64):
+            for number in signals.arrived():
                 self._asked(number)
         if self._kept.status in ready:
             for words in self._kept.lines():

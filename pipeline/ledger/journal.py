@@ -9,13 +9,13 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.lock import is_alive, process_identity
-from pipeline.core.names import attempt_id, utc_now
-from pipeline.core.records import from_text, to_text
+from pipeline.core.process_identity import is_alive, process_identity
 from pipeline.core.types import Attempt, AttemptEnd, RunEnd
 from pipeline.ledger.database import BUSY_SECS, Database, JournalError
 from pipeline.ledger.schema import AttemptRow, Delivered, Notice, NoticeKind, ProcessRow, RunRow, State
 from pipeline.ledger.weight_register import WeightRegister
+from stages.contract.clock import utc_now
+from stages.contract.serial import dump_line, load_text
 
 JOURNAL_NAME = "journal.db"
 
@@ -75,7 +75,7 @@ class Journal:
     def close_run(self, run_id: str, end: RunEnd) -> None:
         """Before the end is told. Raises JournalError if the run is not open."""
         with self._database.change():
-            self._finish("runs", "run_id", run_id, State.CLOSED, end_json=to_text(end))
+            self._finish("runs", "run_id", run_id, State.CLOSED, end_json=dump_line(end))
             self._notice(NoticeKind.RUN_CLOSED, run_id)
 
     def interrupt_run(self, run_id: str, reason: str) -> None:
@@ -103,23 +103,23 @@ class Journal:
         with self._database.change():
             self._database.insert(
                 "attempts",
-                id=attempt_id(attempt),
+                id=attempt.id,
                 run_id=attempt.run_id,
                 content_key=attempt.content_key,
-                attempt_json=to_text(attempt),
+                attempt_json=dump_line(attempt),
                 state=State.OPEN,
                 opened_utc=utc_now(),
                 owner_pid=os.getpid(),
                 owner_identity=process_identity(os.getpid()),
             )
-            self._notice(NoticeKind.ATTEMPT_OPENED, attempt_id(attempt))
+            self._notice(NoticeKind.ATTEMPT_OPENED, attempt.id)
 
     def process_started(self, attempt: Attempt, pid: int, role: str = "train") -> None:
         """A process of this attempt, with what tells it from a later one of the same number."""
         with self._database.change():
             self._database.insert(
                 "processes",
-                attempt_id=attempt_id(attempt),
+                attempt_id=attempt.id,
                 role=role,
                 pid=pid,
                 identity=process_identity(pid),
@@ -131,34 +131,34 @@ class Journal:
         word counts.
         """
         with self._database.change():
-            values = (attempt_id(attempt), name, to_text(payload), utc_now())
+            values = (attempt.id, name, dump_line(payload), utc_now())
             self._database.run("INSERT OR REPLACE INTO marks VALUES (?, ?, ?, ?)", *values)
 
     def find_mark(self, attempt: Attempt, name: str) -> str | None:
         """The payload of a mark as JSON text; None if the attempt did not get there."""
         rows = self._database.all(
-            "SELECT payload_json FROM marks WHERE attempt_id = ? AND name = ?", attempt_id(attempt), name
+            "SELECT payload_json FROM marks WHERE attempt_id = ? AND name = ?", attempt.id, name
         )
         return rows[0]["payload_json"] if rows else None
 
     def close_attempt(self, attempt: Attempt, end: AttemptEnd) -> None:
         """The verdict, and where the weight lies. Raises JournalError if the attempt is not open."""
-        identity = attempt_id(attempt)
+        identity = attempt.id
         with self._database.change():
-            self._finish("attempts", "id", identity, State.CLOSED, end_json=to_text(end))
+            self._finish("attempts", "id", identity, State.CLOSED, end_json=dump_line(end))
             self.weights.put_judged(attempt, identity, end)
             self._notice(NoticeKind.ATTEMPT_CLOSED, identity)
 
     def interrupt_attempt(self, attempt: Attempt, reason: str) -> None:
         """Ends an attempt that did not come to a verdict: it will be run again."""
         with self._database.change():
-            self._finish("attempts", "id", attempt_id(attempt), State.INTERRUPTED, reason=reason)
-            self._notice(NoticeKind.ATTEMPT_INTERRUPTED, attempt_id(attempt))
+            self._finish("attempts", "id", attempt.id, State.INTERRUPTED, reason=reason)
+            self._notice(NoticeKind.ATTEMPT_INTERRUPTED, attempt.id)
 
     def reuse_attempt(self, run_id: str, attempt: Attempt) -> None:
         """Notes that a run took over a finished attempt of an earlier one instead of repeating it."""
         with self._database.change():
-            self._notice(NoticeKind.ATTEMPT_REUSED, attempt_id(attempt), run_id)
+            self._notice(NoticeKind.ATTEMPT_REUSED, attempt.id, run_id)
 
     def attempt(self, identity: str) -> AttemptRow:
         """The attempt. Raises JournalError if there is none."""
@@ -253,19 +253,19 @@ class Journal:
     def _run_row(self, row: sqlite3.Row) -> RunRow:
         values = dict(row)
         text = values.pop("end_json")
-        end = from_text(RunEnd, text, f"{self.path}: {row['run_id']}") if text else None
+        end = load_text(RunEnd, text, f"{self.path}: {row['run_id']}") if text else None
         return RunRow(**(values | {"state": State(row["state"])}), end=end)
 
     def _attempt_row(self, row: sqlite3.Row) -> AttemptRow:
         where = f"{self.path}: {row['id']}"
         return AttemptRow(
             id=row["id"],
-            attempt=from_text(Attempt, row["attempt_json"], where),
+            attempt=load_text(Attempt, row["attempt_json"], where),
             state=State(row["state"]),
             opened_utc=row["opened_utc"],
             closed_utc=row["closed_utc"],
             owner_pid=row["owner_pid"],
             owner_identity=row["owner_identity"],
-            end=from_text(AttemptEnd, row["end_json"], where) if row["end_json"] else None,
+            end=load_text(AttemptEnd, row["end_json"], where) if row["end_json"] else None,
             reason=row["reason"],
         )

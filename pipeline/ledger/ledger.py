@@ -7,23 +7,18 @@ import os
 from pathlib import Path
 
 from pipeline.core.hashing import sha256_file
-from pipeline.core.lock import process_identity
-from pipeline.core.names import utc_now
+from pipeline.core.process_identity import process_identity
+from pipeline.core.settings import TrackingSettings
 from pipeline.core.types import Attempt, AttemptEnd, Outcome, RunEnd, Verdict
 from pipeline.ledger.database import JournalError
 from pipeline.ledger.journal import JOURNAL_NAME, Journal
 from pipeline.ledger.mlflow import records as tracking_records
 from pipeline.ledger.mlflow.client import Backend, RejectedError, UnreachableError
 from pipeline.ledger.mlflow.sender import Sender
-from pipeline.ledger.mlflow.tracking import (
-    TrackingSettings,
-    close_stale,
-    resolve,
-    save_settings,
-    spool_folder,
-)
+from pipeline.ledger.mlflow.tracking import close_stale, resolve, save_settings, spool_folder
 from pipeline.ledger.outbox import Outbox
 from pipeline.ledger.schema import AttemptRow, ProcessRow, State
+from stages.contract.clock import utc_now
 from stages.contract.events import Event, StageResult
 
 __all__ = ["Ledger", "TrackingSettings"]

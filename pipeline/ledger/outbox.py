@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from pipeline.core.settings import TrackingSettings
 from pipeline.ledger import devlog
 from pipeline.ledger import weight_list as filelist
 from pipeline.ledger.journal import Journal
 from pipeline.ledger.mlflow import records as tracking_records
 from pipeline.ledger.mlflow.spool import Record, Spool
-from pipeline.ledger.mlflow.tracking import TrackingSettings, spool_folder
+from pipeline.ledger.mlflow.tracking import spool_folder
 from pipeline.ledger.schema import Delivered, Notice, NoticeKind
 
 LOG = logging.getLogger("pipeline.ledger.ledger")

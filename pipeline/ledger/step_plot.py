@@ -4,15 +4,13 @@ step.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.core.files import replacing
 from stages.contract.events import Event, EventKind
-from stages.contract.serial import RequestError, load
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,26 +24,6 @@ PANELS = (
 )
 SMOOTH_FROM = 30
 """Curves of at least this many points also get a smoothed line."""
-
-
-def load_steps(events_path: Path) -> list[Event]:
-    """The step events of a stage, in order; none if there is no file. Lines that are no event, as a kill
-    leaves them, are left out.
-
-    Raises:
-        OSError: if the file is there and cannot be read.
-    """
-    if not events_path.exists():
-        return []
-    steps = []
-    for line in events_path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            event = load(Event, json.loads(line), str(events_path))
-        except (RequestError, ValueError):
-            continue
-        if event.kind is EventKind.STEP:
-            steps.append(event)
-    return steps
 
 
 def plot_steps(events: Sequence[Event], png: Path, title: str = "") -> None:
@@ -78,9 +56,8 @@ def plot_steps(events: Sequence[Event], png: Path, title: str = "") -> None:
     if title:
         figure.suptitle("".join(char if " " <= char <= "~" else "?" for char in title), fontsize=12)
     FigureCanvasAgg(figure)
-    aside = png.with_name(f".{png.name}.{os.getpid()}.tmp")
-    figure.savefig(aside, format="png")
-    aside.replace(png)
+    with replacing(png) as aside:
+        figure.savefig(aside, format="png")
 
 
 def smoothed(values: Sequence[float], weight: float = 0.9) -> list[float]:

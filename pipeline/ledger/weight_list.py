@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline.core.files import replace_bytes
 from pipeline.core.types import Outcome
 from pipeline.ledger.devlog import OUTCOME_WORDS, local_time
 from pipeline.ledger.schema import WeightRow
@@ -46,7 +47,7 @@ def update(artifacts: Path, root: Path, weights: Sequence[WeightRow]) -> bool:
         whole = before + table(artifacts, root, weights).encode() + after
         if path.exists() and whole == held:
             return False
-        _replace(path, whole)
+        replace_bytes(path, whole)
     except OSError as error:
         raise FileListError(
             f"{path}: {error.strerror}: free space or check the disk, then start again"
@@ -134,20 +135,6 @@ def _around(path: Path, held: bytes) -> tuple[bytes, bytes]:
             f"{path}: one of the lines {BEGIN!r} and {END!r} is missing: put it back, or delete the other too"
         )
     return held[:begin], held[end + len(_END_KEY) :]
-
-
-def _replace(path: Path, data: bytes) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with aside.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
-    aside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _size(count: int) -> str:

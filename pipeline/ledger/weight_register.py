@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline.core.names import attempt_id, utc_now
 from pipeline.core.types import Attempt, AttemptEnd, Outcome
 from pipeline.ledger.database import Database
 from pipeline.ledger.schema import WeightRow
+from stages.contract.clock import utc_now
 
 
 class WeightRegister:
@@ -30,7 +30,7 @@ class WeightRegister:
             made = {
                 "input_sha256": attempt.input_sha256,
                 "content_key": attempt.content_key,
-                "attempt_id": attempt_id(attempt),
+                "attempt_id": attempt.id,
             }
         with self._database.change():
             self._put(path=path, sha256=sha256, note=note, **made)

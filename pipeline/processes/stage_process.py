@@ -4,7 +4,6 @@ ended.
 
 from __future__ import annotations
 
-import json
 import shlex
 import signal
 import subprocess
@@ -15,11 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.guard.limits import GuardLimits, GuardReport, guard_command
+from pipeline.core.settings import GuardLimits
+from pipeline.guard.limits import GuardReport, guard_command
 from pipeline.ledger.mlflow.tracking import child_environment
-from pipeline.processes.signals import StopSignals
 from stages.contract import WRITE_ROOT, Event, ExitCode, RequestError, StageResult
-from stages.contract.serial import dump, load, load_file
+from stages.contract.event_reader import EventReader
+from stages.contract.serial import dump, load_file
+from stages.contract.signals import StopSignals
 
 POLL_SECS = 0.02
 MEMORY_SECS = 0.5
@@ -145,7 +146,7 @@ def run_guarded(job: Job, limits: GuardLimits, root: Path, callbacks: ProcessCal
         name: root / job.path(name) for name in ("events.jsonl", "trace.csv", "guard.json", "result.json")
     }
     words = guard_command(limits, job.arguments(), place["trace.csv"], place["guard.json"])
-    tail = EventTail(place["events.jsonl"])
+    tail = EventReader(place["events.jsonl"])
     environment = {**child_environment(), WRITE_ROOT: str((root / job.folder).resolve())}
     with (root / job.path("stdout.log")).open("ab") as out, (root / job.path("stderr.log")).open("ab") as err:
         # A session of its own: a Ctrl-C in the terminal must reach the guard once, through here.
@@ -174,7 +175,7 @@ def run_guarded(job: Job, limits: GuardLimits, root: Path, callbacks: ProcessCal
 
 
 def _follow(
-    process: subprocess.Popen[bytes], tail: EventTail, trace: Path, callbacks: ProcessCallbacks
+    process: subprocess.Popen[bytes], tail: EventReader, trace: Path, callbacks: ProcessCallbacks
 ) -> None:
     sent, memory_due = 0, time.monotonic()
     while True:
@@ -189,7 +190,7 @@ def _follow(
             memory_due = time.monotonic() + MEMORY_SECS
             if (mib := last_memory(trace)) is not None:
                 callbacks.on_memory(mib)
-        if callbacks.stop.asked > sent:
+        if callbacks.stop.count > sent:
             # One at a time, and of different kinds: two of a kind that wait to be handled are one to the
             # kernel.
             sent += 1
@@ -205,34 +206,6 @@ def last_memory(trace: Path) -> float | None:
         return float(lines[-1].split(b",")[1])
     except (OSError, IndexError, ValueError):
         return None
-
-
-class EventTail:
-    """Reads a growing event file: every whole line once."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._offset = 0
-        self.bad: list[str] = []
-        """Lines that were no events: they are told, and stop nothing."""
-
-    def read(self) -> list[Event]:
-        """The events written since the last call."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:
-            return []
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        events = []
-        for line in whole.splitlines():
-            try:
-                events.append(load(Event, json.loads(line), str(self._path)))
-            except (ValueError, RequestError) as error:
-                self.bad.append(f"{self._path}: no event: {line[:80]!r}: {error}")
-        return events
 
 
 def _collect(job: Job, code: int, root: Path, seconds: float, bad: Sequence[str]) -> ProcessResult:

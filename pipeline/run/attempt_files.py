@@ -6,18 +6,35 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from pipeline.core.hashing import sha256_file
 from pipeline.core.settings import Settings, StageKind, StageSettings
-from pipeline.core.types import Attempt, ProbeRow, Verdict
-from pipeline.guard.trace import TraceError, load_phases, load_samples, phases_report, plot_trace
-from pipeline.ledger.step_plot import load_steps
+from pipeline.core.types import Attempt, Change, ProbeRow, StartFrom, Verdict, WeightRef
+from pipeline.guard.trace import TraceError, load_samples
+from pipeline.ledger.step_plot import STEPS_NAME, plot_steps
+from pipeline.ledger.trace_report import phases_report, plot_trace
 from pipeline.processes.stage_process import Job, ProcessResult, StageCommands, write_request
-from pipeline.run.plan import WeightRef, stage_job, stage_request
+from pipeline.run.stage_request import stage_job, stage_request
+from stages.contract import EventKind
+from stages.contract.event_reader import read_events
+from stages.contract.recipe import Recipe
 from stages.contract.serial import dump
+
+
+@dataclass(frozen=True)
+class AttemptStart:
+    """Where an attempt starts, and what led to it."""
+
+    recipe: Recipe
+    weight: WeightRef
+    """Its input."""
+    start_from: StartFrom = StartFrom.INPUT
+    changes: tuple[Change, ...] = ()
+    why: str = ""
+
 
 AGAIN = "again-"
 """Before the files of the request that repeats an attempt by hand: it writes beside the first one's files,
@@ -35,19 +52,19 @@ def again_job(stage: StageSettings, folder: str, commands: StageCommands) -> Job
 def write_folder(
     attempt: Attempt,
     stage: StageSettings,
-    model: WeightRef,
+    start: AttemptStart,
     settings: Settings,
     commands: StageCommands,
     root: Path,
     resume: str = "",
 ) -> Job:
-    """Makes the attempt's folder, with its request and with the request and command that repeat it by hand,
-    from the beginning.
+    """Makes the attempt's folder, with its request and with the request and command that repeat it by hand, from
+    the beginning.
 
     Args:
         attempt: as data.
         stage: tells the kind.
-        model: the input.
+        start: its recipe and input weight.
         settings: of the run.
         commands: how stage processes are started.
         root: what relative paths are relative to.
@@ -58,7 +75,9 @@ def write_folder(
     """
     job = stage_job(stage, attempt.folder, commands)
     for each, state in ((job, resume), (again_job(stage, attempt.folder, commands), "")):
-        write_request(each, stage_request(stage, attempt.recipe, model, each, settings.guard, state), root)
+        write_request(
+            each, stage_request(stage, start.recipe, start.weight, each, settings.guard, state), root
+        )
     folder = root / attempt.folder
     (folder / "command.txt").write_text(attempt.command + "\n", encoding="utf-8")
     (folder / JUDGING_NAME).write_text(dump(judging(settings, stage, root)), encoding="utf-8")
@@ -88,26 +107,31 @@ def write_verdict(verdict: Verdict, folder: Path) -> None:
 
 
 def write_trace(attempt: Attempt, job: Job, ended: ProcessResult, limit_gb: float, root: Path) -> list[str]:
-    """`trace.json` in the user's own format with figures and steps beside the phases, and `trace.png`.
+    """`trace.json` in the user's own format with figures and steps beside the phases, `trace.png`, and `steps.png`.
 
-    A trace that cannot be read is told, and spoils nothing.
+    A trace that cannot be read is reported, and spoils nothing.
 
     Returns:
         What was wrong with the trace, if anything.
     """
-    folder, events = root / attempt.folder, root / job.path("events.jsonl")
+    folder = root / attempt.folder
     try:
         samples = load_samples(root / job.path("trace.csv"))
-        report = phases_report(samples, events, ended.report.child_pid if ended.report else 0)
+        events, bad = read_events(root / job.path("events.jsonl"))
+        phases = [event for event in events if event.kind is EventKind.PHASE]
+        steps = [event for event in events if event.kind is EventKind.STEP]
+        report = phases_report(samples, phases, ended.report.child_pid if ended.report else 0)
         report["PeakMemoryMiB"] = round(max((sample.pid_mib for sample in samples), default=0.0))
         report["Figures"] = ended.result.figures
-        report["Steps"] = [{"Step": step.step, **step.values} for step in load_steps(events)]
+        report["Steps"] = [{"Step": step.step, **step.values} for step in steps]
         report["Recipe"] = attempt.recipe
         (folder / REPORT_NAME).write_text(
             json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
         )
         title = f"{attempt.experiment} {attempt.stage} attempt {attempt.number}"
-        plot_trace(samples, load_phases(events), limit_gb, title, folder / "trace.png")
+        plot_trace(samples, phases, limit_gb, title, folder / "trace.png")
+        if steps:
+            plot_steps(steps, folder / STEPS_NAME, title)
     except TraceError as error:
         return [str(error)]
-    return []
+    return bad

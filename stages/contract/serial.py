@@ -9,6 +9,7 @@ import difflib
 import json
 import types
 import typing
+from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,6 +48,11 @@ def dump(value: Any) -> str:
     return json.dumps(to_jsonable(value), ensure_ascii=False, indent=2) + "\n"
 
 
+def dump_line(value: Any) -> str:
+    """`dump` on one line, without spaces: for a column of a table."""
+    return json.dumps(to_jsonable(value), ensure_ascii=False, separators=(",", ":"))
+
+
 def load(cls: type[T], data: Any, where: str) -> T:
     """Builds `cls` from parsed JSON.
 
@@ -68,12 +74,37 @@ def load_file(cls: type[T], path: Path) -> T:
         RequestError: if the file is missing, is no JSON, or does not fit `cls`.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise RequestError(str(path), ["no such file: give the path of a request JSON"]) from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
         raise RequestError(str(path), [f"not valid JSON: {error}"]) from None
-    return load(cls, data, str(path))
+    return load_text(cls, text, str(path))
+
+
+def load_text(cls: type[T], text: str, where: str) -> T:
+    """Builds `cls` from JSON text; the inverse of `dump` and `dump_line`.
+
+    Raises:
+        RequestError: if the text is no JSON or does not fit `cls`; `where` is what it is called there.
+    """
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise RequestError(where, [f"not valid JSON: {error}"]) from None
+    return load(cls, data, where)
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """`; did you mean 'x'?` for the known name nearest to `name`, or nothing.
+
+    Args:
+        name: that is not known.
+        known: the names that are.
+        cutoff: how similar the nearest must be, in [0, 1]; see `difflib.get_close_matches`.
+    """
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _build(kind: Any, data: Any, key: str, problems: list[str]) -> Any:
@@ -84,11 +115,11 @@ def _build(kind: Any, data: Any, key: str, problems: list[str]) -> Any:
         return _build(next(a for a in args if a is not type(None)), data, key, problems)
     if dataclasses.is_dataclass(kind):
         return _build_dataclass(kind, data, key, problems)
-    if origin is list:
+    if origin in (list, tuple):
         if not isinstance(data, list):
             problems.append(f"{key}: {data!r} is no list")
-            return []
-        return [_build(args[0], item, f"{key}[{i}]", problems) for i, item in enumerate(data)]
+            return origin()
+        return origin(_build(args[0], item, f"{key}[{i}]", problems) for i, item in enumerate(data))
     if origin is dict:
         if not isinstance(data, dict):
             problems.append(f"{key}: {data!r} is no mapping")
@@ -123,8 +154,7 @@ def _build_dataclass(cls: Any, data: Any, key: str, problems: list[str]) -> Any:
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for name in data:
         if name not in fields:
-            near = difflib.get_close_matches(name, fields, n=1)
-            problems.append(f"{prefix}{name}: unknown key" + (f"; did you mean {near[0]!r}?" if near else ""))
+            problems.append(f"{prefix}{name}: unknown key{did_you_mean(name, fields)}")
     before = len(problems)
     values = {}
     for name, field in fields.items():

@@ -8,12 +8,11 @@ import argparse
 import importlib.metadata
 import os
 import platform
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -29,15 +28,15 @@ from stages.contract import (
     RowFileError,
     StageResult,
 )
+from stages.contract.clock import utc_now
+from stages.contract.fields import setting_of
+from stages.contract.requests import ExternalRequest
 from stages.contract.serial import dump, load_file
 from stages.process.files import NoSpaceError, OutputExistsError, require_new, write_new_text
 from stages.process.memory_cap import failed_allocation
 from stages.qwen3.config import ConfigError
 from stages.weights.dat import DatError
 from stages.weights.model_weights import WeightError
-
-WRITTEN_KEYS = ("events", "result", "output_weight", "output_dir", "answers", "checkpoints")
-"""Keys of all requests that name what a stage writes."""
 
 
 class StageError(Exception):
@@ -79,27 +78,22 @@ class Reporter:
         """Marks a phase, with this process's memory at that moment."""
         self.last_phase = phase
         self._write(
-            Event(now_utc(), EventKind.PHASE, phase=phase, values={"device_mib": device_mib(self.device)})
+            Event(utc_now(), EventKind.PHASE, phase=phase, values={"device_mib": device_mib(self.device)})
         )
 
     def step(self, step: int, total: int, values: dict[str, float]) -> None:
         """Reports a training step."""
         self.last_step = step
-        self._write(Event(now_utc(), EventKind.STEP, step=step, total=total, values=values))
+        self._write(Event(utc_now(), EventKind.STEP, step=step, total=total, values=values))
 
     def progress(self, done: int, total: int, text: str) -> None:
         """Reports work done, in items."""
-        self._write(Event(now_utc(), EventKind.PROGRESS, step=done, total=total, text=text))
+        self._write(Event(utc_now(), EventKind.PROGRESS, step=done, total=total, text=text))
 
     def note(self, text: str) -> None:
         """Says one line to the user; it also stands in the result."""
         self.notes.append(text)
-        self._write(Event(now_utc(), EventKind.NOTE, text=text))
-
-
-def now_utc() -> str:
-    """The time as events carry it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        self._write(Event(utc_now(), EventKind.NOTE, text=text))
 
 
 def device_mib(device: torch.device) -> float:
@@ -171,23 +165,6 @@ def over_limit_told(reporter: Reporter) -> Iterator[None]:
         raise StageError(ExitCode.OVER_LIMIT, f"{text}: {remedy}", details) from error
 
 
-class StopFlag:
-    """Set by SIGTERM or SIGINT: the stage then stops after its step. A second signal ends the process at
-    once.
-    """
-
-    def __init__(self) -> None:
-        self.set = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._handle)
-
-    def _handle(self, number: int, frame: object) -> None:
-        if self.set:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        self.set = True
-
-
 def versions() -> dict[str, str]:
     """Versions that decide what a stage computes."""
     found = {name: importlib.metadata.version(name) for name in ("torch", "tokenizers", "numpy")}
@@ -198,14 +175,16 @@ def versions() -> dict[str, str]:
     return found
 
 
-def outside_problems(request: object, root: str) -> list[str]:
+def outside_problems(request: Any, root: str) -> list[str]:
     """Every path of a request that would write outside of a folder, each as `key: path: remedy`. Links are
     followed.
     """
     inside = Path(root).resolve()
-    parts = [request, getattr(request, "train", None)]
-    paths = {key: getattr(part, key, "") for part in parts for key in WRITTEN_KEYS if getattr(part, key, "")}
-    wrong = [(key, path) for key, path in paths.items() if not Path(path).resolve().is_relative_to(inside)]
+    parts = [request, *([request.train] if isinstance(request, ExternalRequest) else [])]
+    paths = {f.name: getattr(part, f.name) for part in parts for f in fields(part) if setting_of(f).written}
+    wrong = [
+        (key, path) for key, path in paths.items() if path and not Path(path).resolve().is_relative_to(inside)
+    ]
     return [
         f"{key}: {path}: lies outside of {inside}, where alone this process may write: choose a place in it"
         for key, path in wrong

@@ -13,21 +13,23 @@ import shlex
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from stages.contract import ExitCode, ExternalRequest, Phase, StageResult, TrainRequest, read_rows
 from stages.contract.command import NUMBERS, expand
+from stages.contract.signals import StopSignals
 from stages.process.files import publish, require_new, require_space, sha256_of, write_new_text
-from stages.process.process import Reporter, StageError, StopFlag, run_process, versions
+from stages.process.process import Reporter, StageError, run_process, versions
 from stages.weights.dat import DatError, DatFile
 
 POLL_SECS = 0.05
 _SHOWN = 3
 
 
-def external(request: ExternalRequest) -> StageResult:
+def external(request: ExternalRequest, stop: StopSignals | None = None) -> StageResult:
     """Carries out one stage by the request's command.
 
     Raises:
@@ -35,7 +37,7 @@ def external(request: ExternalRequest) -> StageResult:
         was asked to stop. The errors of reading the inputs, before anything is started.
     """
     train = request.train
-    reporter, stop = Reporter(Path(train.events), torch.device("cpu")), StopFlag()
+    reporter = Reporter(Path(train.events), torch.device("cpu"))
     output = Path(train.output_weight)
     aside = output.with_name(f".{output.stem}-partial{output.suffix}")
     require_new(output)
@@ -54,7 +56,7 @@ def external(request: ExternalRequest) -> StageResult:
     command = expand(request.command, paths | numbers, request.shell)
     reporter.phase(Phase.START)
     reporter.note(f"command: {shlex.join(command)}")
-    seconds = _run(command, stop)
+    seconds = _run(command, stop or StopSignals())
     _require_weight(aside, entries)
     with aside.open("rb") as file:
         os.fsync(file.fileno())
@@ -88,7 +90,7 @@ def _rows(train: TrainRequest) -> str:
     return str(path)
 
 
-def _run(command: list[str], stop: StopFlag) -> float:
+def _run(command: list[str], stop: StopSignals) -> float:
     """Runs the program to its end; returns the seconds it took. Its output goes where this process's goes."""
     began = time.monotonic()
     try:
@@ -103,10 +105,10 @@ def _run(command: list[str], stop: StopFlag) -> float:
             code = process.wait(POLL_SECS)
             break
         except subprocess.TimeoutExpired:
-            if stop.set and not told:
+            if stop.count and not told:
                 process.terminate()
                 told = True
-    if stop.set:
+    if stop.count:
         raise StageError(
             ExitCode.INTERRUPTED, f"asked to stop: the program ended with {code}, its weight is not used"
         )
@@ -146,10 +148,8 @@ def _require_weight(path: Path, entries: dict[str, tuple[int, ...]]) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; see `run_process`."""
-    return run_process(
-        ExternalRequest, external, sys.argv[1:] if argv is None else argv, "One stage by another program."
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    words = sys.argv[1:] if argv is None else argv
+    with StopSignals(second_ends=True) as stop:
+        return run_process(
+            ExternalRequest, partial(external, stop=stop), words, "One stage by another program."
+        )

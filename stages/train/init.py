@@ -98,7 +98,3 @@ def main(argv: list[str] | None = None) -> int:
     return run_process(
         InitRequest, init, sys.argv[1:] if argv is None else argv, "Make a model from nothing."
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

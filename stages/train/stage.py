@@ -9,11 +9,13 @@ from __future__ import annotations
 import itertools
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from stages.contract import ExitCode, InferencePath, Phase, Rounding, StageResult, TrainRequest
+from stages.contract.signals import StopSignals
 from stages.optim.schedule import unmatched_groups
 from stages.parity import table as parity_table
 from stages.parity.check import check_parity
@@ -22,7 +24,6 @@ from stages.process.memory_cap import cap_memory
 from stages.process.process import (
     Reporter,
     StageError,
-    StopFlag,
     make_deterministic,
     over_limit_told,
     pick_device,
@@ -41,8 +42,12 @@ from stages.weights.model_weights import Layout, export, load_model
 _PARITY_PROMPT = "談談UFO"
 
 
-def train(request: TrainRequest) -> StageResult:
+def train(request: TrainRequest, stop: StopSignals | None = None) -> StageResult:
     """Carries out one stage.
+
+    Args:
+        request: what to train on what.
+        stop: entered; its first signal ends the training after its step. None never stops it.
 
     Raises:
         StageError and the errors of reading its inputs, each naming the place and the remedy.
@@ -53,13 +58,16 @@ def train(request: TrainRequest) -> StageResult:
     cap_memory(request.memory_limit_gb, device)
     reporter = Reporter(Path(request.events), device)
     with over_limit_told(reporter):
-        return _train(request, device, reporter, clock)
+        return _train(request, device, reporter, clock, stop or StopSignals())
 
 
 def _train(
-    request: TrainRequest, device: torch.device, reporter: Reporter, clock: dict[str, float]
+    request: TrainRequest,
+    device: torch.device,
+    reporter: Reporter,
+    clock: dict[str, float],
+    stop: StopSignals,
 ) -> StageResult:
-    stop = StopFlag()
     reporter.phase(Phase.START)
     output = Path(request.output_weight)
     require_new(output)
@@ -151,10 +159,6 @@ def _counts(model: Qwen3, names: list[str], layout: Layout) -> dict[str, float]:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; see `run_process`."""
-    return run_process(
-        TrainRequest, train, sys.argv[1:] if argv is None else argv, "Train one stage from a request."
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    words = sys.argv[1:] if argv is None else argv
+    with StopSignals(second_ends=True) as stop:
+        return run_process(TrainRequest, partial(train, stop=stop), words, "Train one stage from a request.")

@@ -11,12 +11,13 @@ import torch
 from torch.nn import functional as F
 
 from stages.contract import ExitCode, LossKind, Phase, TrainRequest
+from stages.contract.signals import StopSignals
 from stages.engine.engine import Engine, plain_path_reason
 from stages.optim.adamw import AdamWSettings
 from stages.optim.clip import RunningClip
 from stages.optim.factory import make_optimizer
 from stages.optim.schedule import group_lr_factor, schedule_factor
-from stages.process.process import Reporter, StageError, StopFlag
+from stages.process.process import Reporter, StageError
 from stages.qwen3.batches import Batch, Encoded, collate, row_order
 from stages.qwen3.model import Qwen3
 from stages.train.checkpoint import Checkpoints, TrainProgress
@@ -121,7 +122,7 @@ class Trainer:
             tensors |= {f"{key}/{name}": tensor for key, tensor in state.tensors().items()}
         return tensors | {f"clip/{key}": tensor for key, tensor in self.clip.tensors().items()}
 
-    def run(self, stop: StopFlag) -> TrainResult:
+    def run(self, stop: StopSignals) -> TrainResult:
         """Trains up to `request.steps` steps, from the state of `request.resume` if there is one.
 
         Raises:
@@ -184,11 +185,11 @@ class Trainer:
                 step, steps, {k: float(f"{v:.6g}") for k, v in values.items() if math.isfinite(v)}
             )
 
-    def _keep(self, place: TrainProgress, stop: StopFlag) -> None:
+    def _keep(self, place: TrainProgress, stop: StopSignals) -> None:
         """Saves the state where it is due; ends the stage if it was asked to."""
-        if self.checkpoints.due(place.step) or (stop.set and self.checkpoints.on):
+        if self.checkpoints.due(place.step) or (stop.count and self.checkpoints.on):
             self.checkpoints.save(self.state_tensors(), place)
-        if stop.set:
+        if stop.count:
             raise StageError(
                 ExitCode.INTERRUPTED, f"asked to stop: stopped after step {place.step}, nothing exported"
             )

@@ -10,12 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.names import attempt_id
 from pipeline.core.types import Attempt, AttemptEnd, Outcome, ProbeRow
-from pipeline.guard.trace import MemorySample, TraceError, load_samples, utc_seconds
+from pipeline.guard.trace import MemorySample, TraceError, load_samples
 from pipeline.ledger.devlog import changes_text
 from pipeline.ledger.mlflow.spool import Record
 from pipeline.ledger.schema import AttemptRow, RunRow, State
+from stages.contract.clock import utc_seconds
 from stages.contract.events import Event, EventKind
 
 MAX_PARAM_CHARS = 6000
@@ -94,7 +94,7 @@ def event(attempt: Attempt, item: Event) -> list[Record]:
         return []
     when = milliseconds(item.time_utc)
     rows = [[_key(names[item.kind] + name), value, when, item.step] for name, value in item.values.items()]
-    return [{"op": "batch", "run": attempt_id(attempt), "metrics": rows}]
+    return [{"op": "batch", "run": attempt.id, "metrics": rows}]
 
 
 def attempt_ended(row: AttemptRow, root: Path, devlog: str, trace_points: int) -> list[Record]:

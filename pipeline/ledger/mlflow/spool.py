@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.core.files import replace_text
+
 Record = dict[str, Any]
 """One thing to send; `pipeline.tracking` says which there are."""
 
@@ -73,9 +75,7 @@ def load_progress(spool: Path) -> Progress:
 def save_progress(spool: Path, progress: Progress) -> None:
     """Replaces the progress atomically. Raises OSError."""
     path = _beside(spool, "sent.json")
-    aside = path.with_name(f".{path.name}.tmp")
-    aside.write_text(json.dumps(asdict(progress)), encoding="utf-8")
-    aside.replace(path)
+    replace_text(path, json.dumps(asdict(progress)))
 
 
 def set_aside(spool: Path, record: Record | str, reason: str) -> None:

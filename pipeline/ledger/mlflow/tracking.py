@@ -7,13 +7,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.core.files import replace_text
 from pipeline.core.lock import LockHeldError
+from pipeline.core.settings import TrackingSettings
 from pipeline.ledger.database import JournalError
 from pipeline.ledger.journal import JOURNAL_NAME, Journal
 from pipeline.ledger.mlflow.client import Backend, RejectedError, Target, UnreachableError, quotable
@@ -21,38 +21,6 @@ from pipeline.ledger.mlflow.records import milliseconds, status
 from pipeline.ledger.mlflow.sender import SyncResult, drain
 from pipeline.ledger.mlflow.spool import Progress, save_progress, waiting
 from pipeline.ledger.schema import State
-
-
-@dataclass(frozen=True)
-class TrackingSettings:
-    """Whether and where runs are told to MLflow."""
-
-    enabled: bool = True
-    uri: str = ""
-    """Empty: SQLite below the artifacts folder. Else `http://…`, or `sqlite:///…`, whose relative path is
-    meant from the root.
-    """
-    artifact_root: str = ""
-    """Folder or URI for MLflow's artifacts; empty: below the artifacts folder, or what the server decides."""
-    experiment_prefix: str = ""
-    """Put before the experiment's name in MLflow."""
-    trace_points: int = 300
-    """Memory samples of an attempt that are told as metrics, at most."""
-    close_wait_secs: float = 30.0
-    """How long the end of a run waits for MLflow; what is left then is sent by `sync`."""
-
-    def check(self) -> list[str]:
-        """All impossible settings, each as `key: value: remedy`."""
-        problems = []
-        if self.trace_points < 2:
-            problems.append(f"trace_points: {self.trace_points}: must be 2 or more")
-        if not 0 <= self.close_wait_secs < 3600:
-            problems.append(f"close_wait_secs: {self.close_wait_secs}: must lie in [0, 3600)")
-        if self.uri and not re.match(r"(sqlite:///|https?://|postgresql|mysql|mssql|databricks)", self.uri):
-            problems.append(
-                f"uri: {self.uri}: write sqlite:///file.db, http://host:port, or nothing for SQLite in artifacts/mlflow"
-            )
-        return problems
 
 
 def mlflow_folder(artifacts: Path) -> Path:
@@ -100,9 +68,7 @@ def save_settings(settings: TrackingSettings, root: Path, artifacts: Path) -> No
     }
     text = json.dumps(noted, ensure_ascii=False, indent=2) + "\n"
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
+        replace_text(path, text)
 
 
 def load_settings(artifacts: Path) -> tuple[TrackingSettings, Path]:

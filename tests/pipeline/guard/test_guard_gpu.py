@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.core.settings import ReaderKind
 from pipeline.guard.gpu import GpuSource, NvmlSource, SmiSource
 from pipeline.guard.limits import Reason
-from pipeline.guard.memory_readers import GpuReader, ReaderKind, in_container, open_reader
+from pipeline.guard.memory_readers import GpuReader, in_container, open_reader
 from tests.pipeline.guard.guarded import Guarded, alive, folder, pids_in, python, wait_for
 
 __all__ = ["folder"]

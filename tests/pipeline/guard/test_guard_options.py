@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.guard.limits import GuardLimits, GuardReport, guard_command
-from pipeline.guard.memory_readers import ReaderKind
+from pipeline.core.settings import GuardLimits, ReaderKind
+from pipeline.guard.limits import GuardReport, guard_command
 from stages.contract.serial import RequestError
 from tests.pipeline.guard.guarded import GUARD, ROOT, folder
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.guard.limits import GuardLimits, GuardReport, Reason
-from pipeline.guard.memory_readers import ReaderKind
+from pipeline.core.settings import GuardLimits, ReaderKind
+from pipeline.guard.limits import GuardReport, Reason
 from stages.contract.serial import RequestError
 from tests.pipeline.guard.guarded import (
     LIMIT_GB,
@@ -22,9 +22,9 @@ from tests.pipeline.guard.guarded import (
     Guarded,
     alive,
     folder,
-    supervisor_of,
     pids_in,
     python,
+    supervisor_of,
     wait_for,
 )
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pipeline.core.settings import ReaderKind
 from pipeline.guard import gpu as gpu_sources
 from pipeline.guard import memory_readers as memory
 from pipeline.guard import process_tree as proctree
@@ -21,7 +22,6 @@ from pipeline.guard.memory_readers import (
     GpuReader,
     MemoryReading,
     MemoryUnreadable,
-    ReaderKind,
     ResidentReader,
     open_reader,
 )

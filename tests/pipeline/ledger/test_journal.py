@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.lock import FolderLock, LockHeldError, is_alive, process_identity
-from pipeline.core.records import from_text, to_text
+from pipeline.core.lock import FolderLock, LockHeldError
+from pipeline.core.process_identity import is_alive, process_identity
 from pipeline.core.types import AttemptEnd, Outcome, RunEnd
 from pipeline.ledger.database import JournalError
 from pipeline.ledger.journal import Journal
 from pipeline.ledger.schema import Delivered, NoticeKind, State
 from stages.contract.events import StageResult
-from stages.contract.serial import RequestError
+from stages.contract.serial import RequestError, dump_line, load_text
 from tests.pipeline.ledger.samples import RUN, attempt, end, write_weight
 
 PROJECT = Path(__file__).parents[3]
@@ -61,9 +61,9 @@ def test_words_come_back_as_they_were() -> None:
         end(Outcome.COLLAPSED),
         RunEnd(Outcome.PASSED, "w.dat", "f" * 64, ("a", "b"), "cmd"),
     ):
-        assert from_text(type(value), to_text(value), "here") == value
+        assert load_text(type(value), dump_line(value), "here") == value
     nothing = AttemptEnd(Outcome.BROKEN, 1, None)
-    assert from_text(AttemptEnd, to_text(nothing), "here") == nothing
+    assert load_text(AttemptEnd, dump_line(nothing), "here") == nothing
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_words_come_back_as_they_were() -> None:
     ],
 )
 def test_words_that_do_not_fit_are_refused(path: tuple[str | int, ...], value: object) -> None:
-    data = json.loads(to_text(end()))
+    data = json.loads(dump_line(end()))
     place = data
     for key in path[:-1]:
         place = place[key]
     place[path[-1]] = value
     with pytest.raises(RequestError, match="here"):
-        from_text(AttemptEnd, json.dumps(data), "here")
+        load_text(AttemptEnd, json.dumps(data), "here")
 
 
 def test_finished_attempt_is_found_by_its_key_in_another_process(journal: Journal, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_marks_say_how_far_an_attempt_came(journal: Journal) -> None:
     journal.mark(attempt(), "stage_finished", StageResult(0, sha256="f"))
     text = journal.find_mark(attempt(), "stage_finished")
     assert text is not None
-    assert from_text(StageResult, text, "mark") == StageResult(0, sha256="f")
+    assert load_text(StageResult, text, "mark") == StageResult(0, sha256="f")
     with pytest.raises(JournalError):
         journal.mark(attempt(9), "stage_finished", None)
 

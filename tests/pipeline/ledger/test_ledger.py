@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.core.names import attempt_id
+from pipeline.core.settings import TrackingSettings
 from pipeline.core.types import Attempt, AttemptEnd, Outcome, RunEnd
 from pipeline.ledger.database import JournalError
 from pipeline.ledger.journal import Journal
-from pipeline.ledger.ledger import Ledger, TrackingSettings
+from pipeline.ledger.ledger import Ledger
 from pipeline.ledger.mlflow.client import KEY_TAG, Backend
 from pipeline.ledger.mlflow.tracking import resolve, sync
 from pipeline.ledger.schema import State
@@ -70,7 +70,7 @@ def whole_attempt(
     for number in range(1, steps + 1):
         ledger.event(item, step(number))
     made = f"{item.folder}/out.dat"
-    sha = write_weight(ledger.root, made, attempt_id(item).encode())
+    sha = write_weight(ledger.root, made, item.id.encode())
     ledger.stage_finished(item, StageResult(0, output=made, sha256=sha))
     ledger.judged(item, verdict(outcome))
     place = (
@@ -243,7 +243,8 @@ from pathlib import Path
 from pipeline.ledger import ledger as module
 from pipeline.ledger.database import Database
 from pipeline.core.lock import FolderLock
-from pipeline.ledger.ledger import Ledger, TrackingSettings
+from pipeline.ledger.ledger import Ledger
+from pipeline.core.settings import TrackingSettings
 from pipeline.core.types import Outcome, RunEnd
 from tests.pipeline.ledger.samples import attempt
 from tests.pipeline.ledger.test_ledger import open_run, whole_attempt
@@ -393,7 +394,8 @@ def test_killed_at_every_point_of_the_story_and_started_again(
 
 SLOW_STORY = """
 import sys, time; from pathlib import Path
-from pipeline.ledger.ledger import Ledger, TrackingSettings
+from pipeline.ledger.ledger import Ledger
+from pipeline.core.settings import TrackingSettings
 from tests.pipeline.ledger.samples import attempt, step
 from tests.pipeline.ledger.test_ledger import open_run
 with Ledger(Path(sys.argv[1]), TrackingSettings()) as ledger:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
-from pipeline.ledger.step_plot import load_steps, plot_steps, smoothed
+from pipeline.ledger.step_plot import plot_steps, smoothed
 from stages.contract.events import Event, EventKind
 from tests.pipeline.ledger.samples import step
 
@@ -42,14 +42,6 @@ def test_figures_that_no_event_carries_are_said_to_be_missing(tmp_path: Path) ->
         [Event("2026-01-01T00:00:00.000000Z", EventKind.STEP, step=1, values={"lr": 1.0})], tmp_path / "a.png"
     )
     assert blue(tmp_path / "a.png") == 0
-
-
-def test_steps_are_read_from_a_file_cut_short(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    phase = Event("2026-01-01T00:00:00.000000Z", EventKind.PHASE, phase="start")
-    path.write_text(phase.line() + step(1).line() + step(2).line() + step(3).line()[:-20])
-    assert [event.step for event in load_steps(path)] == [1, 2]
-    assert load_steps(tmp_path / "none.jsonl") == []
 
 
 def test_average_of_a_constant_is_the_constant() -> None:

@@ -54,7 +54,11 @@ def test_every_number_is_a_key_of_the_recipe() -> None:
 
 @pytest.mark.parametrize(
     ("template", "says"),
-    [("{output} {step}", "{steps}"), ("{output} {zzz}", "there are data"), ("{input}", "{output}")],
+    [
+        ("{output} {step}", "did you mean 'steps'"),
+        ("{output} {zzz}", "there are data"),
+        ("{input}", "{output}"),
+    ],
 )
 def test_problems_name_the_placeholder(template: str, says: str) -> None:
     assert [fault for fault in template_problems(template) if says in fault]

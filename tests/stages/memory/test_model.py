@@ -25,6 +25,7 @@ from stages.train.trainer import Trainer, trainable_names
 from stages.weights.dat import DatFile
 from stages.weights.model_weights import load_model
 from tests.conftest import TinyModel
+from tests.recipes import PLAIN
 
 SHAPE_4B = Shape(151936, 2560, 9728, 36, 32, 8, 128)
 ROOT = Path(__file__).parents[3]
@@ -47,11 +48,9 @@ def test_within_five_percent_of_the_measured_peak(run: dict[str, float]) -> None
 
 def request(folder: Path, model: Path, weight: Path, rows: Path, **changes: Any) -> TrainRequest:
     values: dict[str, Any] = {"steps": 2, "lr": 1e-4, "batch_size": 1, "seq_len": 96, "device": "cpu"}
-    values |= changes
-    places = {key: str(folder / key) for key in ("output_weight", "events", "result")}
-    return TrainRequest(
-        model_dir=str(model), input_weight=str(weight), data=[DataSource(str(rows))], **places, **values
-    )
+    values |= {key: str(folder / key) for key in ("output_weight", "events", "result")}
+    values |= {"model_dir": str(model), "input_weight": str(weight), "data": [DataSource(str(rows))]}
+    return TrainRequest(**(PLAIN | values | changes))
 
 
 def test_the_path_is_the_one_that_training_takes(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.process.files import NoSpaceError, OutputExistsError, new_file, sha256_of, write_new_text
 from stages.process import files
+from stages.process.files import NoSpaceError, OutputExistsError, new_file, sha256_of, write_new_text
 
 
 def test_hash_and_size_are_those_of_the_file(tmp_path: Path) -> None:

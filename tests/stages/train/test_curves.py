@@ -14,6 +14,7 @@ import torch
 
 from stages.contract import ComputeDtype, DataSource, OptimizerStateMode, Rounding, TrainRequest
 from stages.contract.serial import dump
+from tests.recipes import PLAIN
 
 ROOT = Path(__file__).parents[3]
 MODEL = ROOT / "artifacts/base/qwen3-nano"
@@ -29,10 +30,21 @@ def _losses(
     folder.mkdir()
     rows = [DataSource(str(ROOT / "datasets/stageA/mixed.tsv"))]
     request = TrainRequest(
-        str(MODEL), str(MODEL / "qwen3-nano-nvfp4.dat"), str(folder / "out.dat"), str(folder / "events"), str(folder / "result.json"), rows,
-        steps=steps, lr=1e-5, batch_size=16 if device == "cuda" else 4, rounding=rounding, optimizer_state_mode=states,
-        compute_dtype=ComputeDtype.FP32, device=device,
-    )  # fmt: skip
+        model_dir=str(MODEL),
+        input_weight=str(MODEL / "qwen3-nano-nvfp4.dat"),
+        output_weight=str(folder / "out.dat"),
+        events=str(folder / "events"),
+        result=str(folder / "result.json"),
+        data=rows,
+        steps=steps,
+        lr=1e-5,
+        batch_size=16 if device == "cuda" else 4,
+        rounding=rounding,
+        optimizer_state_mode=states,
+        compute_dtype=ComputeDtype.FP32,
+        device=device,
+        **PLAIN,
+    )
     (folder / "request.json").write_text(dump(request), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "stages.train", str(folder / "request.json")],

@@ -18,8 +18,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stages.process.files import OutputExistsError, sha256_of
 from stages.process import files
+from stages.process.files import OutputExistsError, sha256_of
 from stages.weights.dat import (
     TORCH_DTYPES,
     DatError,

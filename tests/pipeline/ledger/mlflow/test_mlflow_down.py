@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 from pipeline.config.compose import ROOT
+from pipeline.core.settings import TrackingSettings
 from pipeline.core.types import Outcome
 from pipeline.ledger.mlflow.client import KEY_TAG, Backend
 from pipeline.ledger.mlflow.spool import waiting
-from pipeline.ledger.mlflow.tracking import TrackingSettings, resolve, spool_folder, ui_command
+from pipeline.ledger.mlflow.tracking import resolve, spool_folder, ui_command
 from tests.pipeline.guard.guarded import wait_for
 from tests.pipeline.ledger.samples import with_database
 from tests.pipeline.project import project

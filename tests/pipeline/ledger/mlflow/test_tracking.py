@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.core.settings import TrackingSettings
 from pipeline.core.types import Outcome
 from pipeline.guard.trace import MemorySample
 from pipeline.ledger.journal import Journal
@@ -23,13 +24,7 @@ from pipeline.ledger.mlflow.client import KEY_TAG, Backend, Batch, RejectedError
 from pipeline.ledger.mlflow.records import thinned
 from pipeline.ledger.mlflow.sender import Sender, SyncResult, drain
 from pipeline.ledger.mlflow.spool import Record, Spool, load_progress, waiting
-from pipeline.ledger.mlflow.tracking import (
-    TrackingSettings,
-    child_environment,
-    close_stale,
-    resolve,
-    sync,
-)
+from pipeline.ledger.mlflow.tracking import child_environment, close_stale, resolve, sync
 from stages.contract.events import Event, EventKind
 from tests.pipeline.ledger.samples import RUN, attempt, end, step, with_database, write_folder
 
@@ -315,7 +310,8 @@ def test_deleted_experiment_is_taken_up_again(context: RunContext) -> None:
 FIRST_USE = """
 import sys; from pathlib import Path
 from pipeline.ledger.mlflow.client import Backend
-from pipeline.ledger.mlflow.tracking import TrackingSettings, resolve
+from pipeline.ledger.mlflow.tracking import resolve
+from pipeline.core.settings import TrackingSettings
 root = Path(sys.argv[1])
 backend = Backend(resolve(TrackingSettings(), root, root / "artifacts"))
 print("ready", flush=True); sys.stdin.readline()

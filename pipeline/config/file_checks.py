@@ -9,10 +9,10 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pipeline.config.reader import nearest, with_sources
 from pipeline.core.settings import ModelSettings, Settings, StageKind, StageSettings
-from pipeline.run.plan import MODEL_FILES
+from pipeline.core.types import MODEL_FILES
 from stages.contract import RowFileError, read_probes, read_rows
+from stages.contract.serial import did_you_mean
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _DAT_LEAST_BYTES = 16
@@ -64,7 +64,7 @@ def _names(settings: Settings) -> list[str]:
     for stage in settings.stages[:-1]:
         if stage.measures:
             remedy = f"set it in {settings.stages[-1].name} only: a stage that stops early leaves no weight for the next"
-            problems.append(f"stages.{stage.name}.stop_after: {stage.recipe['stop_after']}: {remedy}")
+            problems.append(f"stages.{stage.name}.stop_after: {stage.recipe.stop_after}: {remedy}")
     return problems
 
 
@@ -96,13 +96,12 @@ def probe_problems(files: dict[str, str], root: Path) -> list[str]:
 
 def _data_files(stage: StageSettings) -> Iterable[tuple[str, str]]:
     """Every data file that an attempt of the stage may read, those of the ladder's rungs too."""
-    for index, source in enumerate(stage.data):
+    for index, source in enumerate(stage.recipe.data):
         yield f"stages.{stage.name}.data[{index}]", source.path
     for index, rung in enumerate(stage.ladder.rungs if stage.kind is StageKind.TRAIN else ()):
-        if "data" in rung.change and isinstance(rung.change["data"], list):
-            for source in with_sources(rung.change)["data"]:
-                if isinstance(source, dict) and "path" in source:
-                    yield f"stages.{stage.name}.ladder.rungs[{index}].change.data", str(source["path"])
+        for source in rung.change.get("data", ()):
+            if isinstance(source, dict) and "path" in source:
+                yield f"stages.{stage.name}.ladder.rungs[{index}].change.data", str(source["path"])
 
 
 def _row_file_problems(files: dict[str, str], root: Path, reader: Callable[[Path], object]) -> list[str]:
@@ -129,7 +128,7 @@ def missing(root: Path, key: str, path: str, remedy: str) -> list[str]:
     part, folder = place, place.parent
     while not folder.is_dir() and folder != folder.parent:
         part, folder = folder, folder.parent
-    near = nearest(part.name, [entry.name for entry in folder.iterdir()], cutoff=0.75)
+    near = did_you_mean(part.name, [entry.name for entry in folder.iterdir()], cutoff=0.75)
     where = (
         ""
         if folder == place.parent

@@ -1,0 +1,69 @@
+"""Requests to stop: SIGINT, SIGTERM and SIGHUP, counted between two small steps of work."""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+from typing import Any
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class StopSignals:
+    """Counts the stop signals while entered. Signals that are ignored already (SIGHUP under `nohup`) stay ignored.
+
+    Each signal also arrives as one byte, its number, on a pipe: the object can be given to `select`.
+    """
+
+    def __init__(self, second_ends: bool = False) -> None:
+        """Does nothing yet; `with` begins to count.
+
+        Args:
+            second_ends: the second signal has its default effect: it ends the process at once.
+        """
+        self.count = 0
+        self._second_ends = second_ends
+        self._before: dict[signal.Signals, Any] = {}
+        self._pipe: tuple[int, int] | None = None
+        self._wakeup_before = -1
+
+    def __enter__(self) -> StopSignals:
+        """Takes the signals over. Only the main thread may enter."""
+        self._pipe = os.pipe()
+        for end in self._pipe:
+            os.set_blocking(end, False)
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._receive)
+        self._wakeup_before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Gives the signals back to the handlers that had them."""
+        signal.set_wakeup_fd(self._wakeup_before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+        for end in self._pipe or ():
+            os.close(end)
+        self._pipe = None
+
+    def fileno(self) -> int:
+        """The pipe's read end, for `select`. Only while entered."""
+        if self._pipe is None:
+            raise ValueError("StopSignals: not entered, so there is nothing to wait for")
+        return self._pipe[0]
+
+    def arrived(self) -> list[int]:
+        """The numbers of the signals since the last call, in order. Other signals that have a handler are among them."""
+        try:
+            return list(os.read(self.fileno(), 4096))
+        except BlockingIOError:
+            return []
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        if self._second_ends and self.count > 1:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
