@@ -33,9 +33,9 @@ def _model(checkpointing: bool) -> torch.nn.Module:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(
-        vocab_size=151936, hidden_size=2560, intermediate_size=9728, num_hidden_layers=36,
-        num_attention_heads=32, num_key_value_heads=8, head_dim=128, max_position_embeddings=4096,
-        rope_theta=5e6, tie_word_embeddings=True, use_cache=False,
+        vocab_size=151936, hidden_size=2560, intermediate_size=9728,
+        num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8,
+        head_dim=128, max_position_embeddings=4096, rope_theta=5e6, tie_word_embeddings=True, use_cache=False,
     )  # fmt: skip
     torch.manual_seed(0)
     torch.set_default_dtype(torch.bfloat16)
