@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from pipeline.core.process_identity import is_alive, process_identity
 from pipeline.core.types import Attempt, AttemptEnd, RunEnd
@@ -58,17 +60,8 @@ class Journal:
     def open_run(self, run_id: str, experiment: str, command: str, settings_yaml: str) -> None:
         """A run begins. Raises JournalError if it is known already."""
         with self._database.change():
-            self._database.insert(
-                "runs",
-                run_id=run_id,
-                experiment=experiment,
-                command=command,
-                settings_yaml=settings_yaml,
-                state=State.OPEN,
-                opened_utc=utc_now(),
-                owner_pid=os.getpid(),
-                owner_identity=process_identity(os.getpid()),
-            )
+            row = {"run_id": run_id, "experiment": experiment, "command": command}
+            self._database.insert("runs", **row, settings_yaml=settings_yaml, **_opened())
             self._notice(NoticeKind.RUN_OPENED, run_id)
 
     def close_run(self, run_id: str, end: RunEnd) -> None:
@@ -98,30 +91,15 @@ class Journal:
     def open_attempt(self, attempt: Attempt) -> None:
         """An attempt begins. Raises JournalError if it is known already, or its run is not."""
         with self._database.change():
-            self._database.insert(
-                "attempts",
-                id=attempt.id,
-                run_id=attempt.run_id,
-                content_key=attempt.content_key,
-                attempt_json=dump_line(attempt),
-                state=State.OPEN,
-                opened_utc=utc_now(),
-                owner_pid=os.getpid(),
-                owner_identity=process_identity(os.getpid()),
-            )
+            row = {"id": attempt.id, "run_id": attempt.run_id, "content_key": attempt.content_key}
+            self._database.insert("attempts", **row, attempt_json=dump_line(attempt), **_opened())
             self._notice(NoticeKind.ATTEMPT_OPENED, attempt.id)
 
     def process_started(self, attempt: Attempt, pid: int, role: str = "train") -> None:
-        """A process of the attempt was started. Its identity differs from that of a later one of its number."""
+        """A process of the attempt was started."""
         with self._database.change():
-            self._database.insert(
-                "processes",
-                attempt_id=attempt.id,
-                role=role,
-                pid=pid,
-                identity=process_identity(pid),
-                started_utc=utc_now(),
-            )
+            row = ProcessRow(attempt.id, role, pid, process_identity(pid), utc_now())
+            self._database.insert("processes", **asdict(row))
 
     def close_attempt(self, attempt: Attempt, end: AttemptEnd) -> None:
         """The verdict, and where the weight lies. Raises JournalError if the attempt is not open."""
@@ -266,17 +244,18 @@ class Journal:
 
     def _attempt_row(self, row: sqlite3.Row) -> AttemptRow:
         where = f"{self.path}: {row['id']}"
+        names = ("id", "opened_utc", "closed_utc", "owner_pid", "owner_identity", "reason")
+        attempt = load_text(Attempt, row["attempt_json"], where)
+        end = load_text(AttemptEnd, row["end_json"], where) if row["end_json"] else None
         return AttemptRow(
-            id=row["id"],
-            attempt=load_text(Attempt, row["attempt_json"], where),
-            state=State(row["state"]),
-            opened_utc=row["opened_utc"],
-            closed_utc=row["closed_utc"],
-            owner_pid=row["owner_pid"],
-            owner_identity=row["owner_identity"],
-            end=load_text(AttemptEnd, row["end_json"], where) if row["end_json"] else None,
-            reason=row["reason"],
+            attempt=attempt, state=State(row["state"]), end=end, **{name: row[name] for name in names}
         )
+
+
+def _opened() -> dict[str, Any]:
+    """The columns of a run or attempt that this process opens now."""
+    owner = {"owner_pid": os.getpid(), "owner_identity": process_identity(os.getpid())}
+    return {"state": State.OPEN, "opened_utc": utc_now(), **owner}
 
 
 def _same_but_code(one: Attempt, other: Attempt) -> bool:

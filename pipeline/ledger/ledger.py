@@ -15,19 +15,16 @@ from pipeline.ledger.mlflow.client import Client
 from pipeline.ledger.mlflow.sync import BackgroundSync
 from pipeline.ledger.mlflow.target import resolve, save_settings
 from pipeline.ledger.outbox import Outbox
-from pipeline.ledger.schema import AttemptRow, ProcessRow, RunRow, State
+from pipeline.ledger.schema import ProcessRow, RunRow, State
 from stages.contract.clock import utc_now
 from stages.contract.events import StageResult
 
-__all__ = ["Ledger", "TrackingSettings"]
-
 
 class Ledger:
-    """The ledger of an artifacts folder, as a context manager; open it under the folder's lock
-    (`pipeline.core.lock.FolderLock`).
+    """The ledger of an artifacts folder; `with` opens it, under the folder's lock (`FolderLock`).
 
     Only the journal can stop a run (`JournalError`). What DevLog, weight list or MLflow do not take costs one
-    line of warning and is sent later, from the journal.
+    line of warning, and reaches them later from the journal.
     """
 
     def __init__(self, root: Path, settings: TrackingSettings, artifacts: Path | None = None) -> None:
@@ -54,21 +51,18 @@ class Ledger:
             if self._settings.enabled:
                 save_settings(self._settings, self.root, self.artifacts)
         except OSError as error:
-            raise JournalError(
-                f"{self.artifacts}: {error.strerror}: make it a folder that can be written to"
-            ) from error
+            remedy = "make it a folder that can be written to"
+            raise JournalError(f"{self.artifacts}: {error.strerror}: {remedy}") from error
         self._outbox = Outbox(self.journal, self.root, self.artifacts, self._settings.enabled)
-        self.recovered = self._recover()
+        self._recovered = self._recover()
         self._start_sync()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Closes as interrupted whatever is still open, and sends the rest as far as time allows."""
         try:
-            self._interrupt_own(
-                "", f"{type(error).__name__}: {error}" if error else "the run ended without closing it"
-            )
-            self._write()
+            reason = f"{type(error).__name__}: {error}" if error else "the run ended without closing it"
+            self.interrupt_run("", reason)
             if self._sync:
                 self._sync.stop(self.journal)
         finally:
@@ -87,8 +81,14 @@ class Ledger:
         self._write()
 
     def interrupt_run(self, run_id: str, reason: str) -> None:
-        """The run was stopped from outside; its open attempts with it."""
-        self._interrupt_own(run_id, reason)
+        """Ends a stopped run and its open attempts; all runs of this process if `run_id` is empty."""
+        me = (os.getpid(), process_identity(os.getpid()))
+        for row in self.journal.open_attempts():
+            if (row.owner_pid, row.owner_identity) == me and run_id in ("", row.attempt.run_id):
+                self.journal.interrupt_attempt(row.attempt, reason)
+        for run in self.journal.runs(State.OPEN):
+            if (run.owner_pid, run.owner_identity) == me and run_id in ("", run.run_id):
+                self.journal.interrupt_run(run.run_id, reason)
         self._write()
 
     # --- attempts ---
@@ -154,7 +154,7 @@ class Ledger:
 
     def interrupted(self) -> list[Attempt]:
         """The attempts of dead processes that were open when this ledger opened, and are interrupted now."""
-        return [row.attempt for row in self.recovered]
+        return self._recovered
 
     def leftover_processes(self) -> list[ProcessRow]:
         """Processes of dead runs that live on and may hold memory. They are ours by number and start time."""
@@ -167,26 +167,15 @@ class Ledger:
 
     # --- inside ---
 
-    def _recover(self) -> list[AttemptRow]:
+    def _recover(self) -> list[Attempt]:
         found = self.journal.abandoned_attempts()
         for row in found:
-            self.journal.interrupt_attempt(
-                row.attempt, f"控制程序 process {row.owner_pid} 在 {utc_now()} 之前結束,attempt 未完成"
-            )
+            reason = f"控制程序 process {row.owner_pid} 在 {utc_now()} 之前結束,attempt 未完成"
+            self.journal.interrupt_attempt(row.attempt, reason)
         for run in self.journal.abandoned_runs():
             self.journal.interrupt_run(run.run_id, f"控制程序 process {run.owner_pid} 已結束,run 未完成")
         self._write()
-        return found
-
-    def _interrupt_own(self, run_id: str, reason: str) -> None:
-        """Ends this process's open attempts and runs: of one run, or of all if `run_id` is empty."""
-        me = (os.getpid(), process_identity(os.getpid()))
-        for row in self.journal.open_attempts():
-            if (row.owner_pid, row.owner_identity) == me and run_id in ("", row.attempt.run_id):
-                self.journal.interrupt_attempt(row.attempt, reason)
-        for run in self.journal.runs(State.OPEN):
-            if (run.owner_pid, run.owner_identity) == me and run_id in ("", run.run_id):
-                self.journal.interrupt_run(run.run_id, reason)
+        return [row.attempt for row in found]
 
     def _write(self) -> None:
         self._outbox.deliver()

@@ -8,7 +8,7 @@ from enum import IntFlag, StrEnum
 from pipeline.core.types import Attempt, AttemptEnd, RunEnd
 
 VERSION = 2
-"""Of the tables, kept in the file (`PRAGMA user_version`). A file of version 1 is brought up to date when it
+"""Of the tables, noted in the file (`PRAGMA user_version`). A file of version 1 is brought up to date when it
 is opened; its tables `marks` and `answers` stay, unread. A program of version 1 refuses a file of version 2.
 """
 TABLES = """
@@ -123,6 +123,7 @@ class ProcessRow:
     role: str
     pid: int
     identity: str
+    """See `process_identity`: a later process may get the same number."""
     started_utc: str
 
 

@@ -184,7 +184,7 @@ def _chunks(items: list[Any], size: int) -> Iterator[list[Any]]:
 
 @cache
 def clean(name: str) -> str:
-    """A name as MLflow takes it: a relative path of word characters."""
+    """A name as MLflow takes it: a relative path of letters, digits, `_`, `.`, `-` and spaces."""
     parts = [re.sub(r"[^\w.\- ]", "_", part) for part in name.split("/")]
     return "/".join(part for part in parts if part not in ("", ".", ".."))[:250] or "_"
 

@@ -197,7 +197,7 @@ def sync(
 
 
 class BackgroundSync:
-    """A thread that keeps MLflow up to date while a run goes on. MLflow can neither stop nor delay the run."""
+    """A thread that keeps MLflow up to date while a run goes on; it can neither stop nor delay the run."""
 
     def __init__(self, root: Path, artifacts: Path, client: Client, settings: TrackingSettings) -> None:
         """Prepares the thread; arguments as for `sync`."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.config.value_checks import tracking_problems
 from pipeline.core.settings import TrackingSettings
 from pipeline.ledger.mlflow.target import load_settings, resolve, save_settings
 
@@ -24,8 +25,8 @@ def test_addresses_are_absolute_and_beside_the_artifacts(tmp_path: Path) -> None
 
 
 def test_settings_that_cannot_be_are_named() -> None:
-    assert TrackingSettings().check() == []
-    problems = TrackingSettings(uri="mlruns", trace_points=1, close_wait_secs=-1).check()
+    assert tracking_problems(TrackingSettings()) == []
+    problems = tracking_problems(TrackingSettings(uri="mlruns", trace_points=1, close_wait_secs=-1))
     assert sorted(fault.split(":")[0] for fault in problems) == ["close_wait_secs", "trace_points", "uri"]
 
 
