@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from dataclasses import asdict
@@ -165,9 +166,10 @@ class Journal:
             AND state = ? AND content_key != ? AND instr(attempt_json, ?) ORDER BY rowid DESC"""
         values = (f"%/{attempt.stage}/%", OTHER_CODE_ROWS, State.CLOSED, attempt.content_key)
         for row in self._database.all(query, *values, attempt.input_sha256):
-            old = load_text(Attempt, row["attempt_json"], f"{self.path}: {row['id']}")
-            if _same_but_code(old, attempt) and (end := self.attempt(old.id).end) and end.verdict:
-                return old
+            if _same_but_code(json.loads(row["attempt_json"]), attempt):
+                found = self.attempt(row["id"])
+                if found.end and found.end.verdict:
+                    return found.attempt
         return None
 
     # --- what dead owners left ---
@@ -258,12 +260,11 @@ def _opened() -> dict[str, Any]:
     return {"state": State.OPEN, "opened_utc": utc_now(), **owner}
 
 
-def _same_but_code(one: Attempt, other: Attempt) -> bool:
+def _same_but_code(old: dict[str, Any], new: Attempt) -> bool:
     """Whether stage, input weight, data, and the settings that both recipes have, are the same.
 
     Another version of this program may have recorded a few settings more or less.
     """
-    same = (one.stage, one.input_sha256, one.data) == (other.stage, other.input_sha256, other.data)
-    return same and all(
-        one.recipe[key] == other.recipe[key] for key in one.recipe.keys() & other.recipe.keys()
-    )
+    same = all(old[name] == getattr(new, name) for name in ("stage", "input_sha256", "data"))
+    shared = old["recipe"].keys() & new.recipe.keys()
+    return same and all(old["recipe"][key] == new.recipe[key] for key in shared)

@@ -244,6 +244,18 @@ def test_attempt_of_other_code_is_found(tmp_path: Path) -> None:
         assert ledger.find_other_code(attempt(2, key="code before")) is None
 
 
+@pytest.mark.fault("a run ends while MLflow is switched off", how="RUNNING there, closed in the journal")
+def test_run_that_ended_while_mlflow_was_off_is_ended_by_the_next(tmp_path: Path) -> None:
+    with_database(tmp_path)
+    client_of(tmp_path).create_run(RUN, "stageG", RUN, "", 0)
+    with Ledger(tmp_path, OFF) as ledger:
+        open_run(ledger)
+        ledger.close_run(RUN, RunEnd(Outcome.COLLAPSED))
+    with Ledger(tmp_path, TrackingSettings()):
+        pass
+    assert {key: run.info.status for key, run in runs_in_mlflow(tmp_path).items()} == {RUN: "FAILED"}
+
+
 def test_mlflow_switched_off_is_not_even_imported_and_gets_nothing_later(tmp_path: Path) -> None:
     with Ledger(tmp_path, OFF) as ledger:
         open_run(ledger)

@@ -107,6 +107,7 @@ def test_figures_of_an_open_attempt_appear_as_it_goes_on(context: SyncContext) -
     context.steps(3, 5)
     worker.catch_up()
     assert [number for number, _ in context.history("loss")] == [1, 2, 3, 4, 5]
+    assert worker._open[ATTEMPT][1] == [], "what was sent is not sent again"
     assert context.runs()[ATTEMPT].info.status == "RUNNING"
     context.steps(6, 6)
     context.close()
@@ -231,7 +232,8 @@ def test_end_of_a_run_waits_no_longer_than_it_may(
     assert not background.stop(context.journal)
     assert time.monotonic() - began < 0.5
     background._thread.join(5)
-    assert not background._thread.is_alive(), "it ends after the call under way"
+    assert not background._thread.is_alive()
+    assert context.waiting() > 0, "it ends after the call under way"
     assert len(caplog.records) == 1
     assert sync(context.artifacts, context.root, context.client, context.settings).refused == ()
     assert {run.info.status for run in context.runs().values()} == {"KILLED", "FINISHED"}
@@ -298,6 +300,7 @@ def test_deleted_run_is_noted_and_does_not_hold_up_the_rest(context: SyncContext
     context.client.connect().delete_run(context.runs()[ATTEMPT].info.run_id)
     context.steps(2, 3)
     assert worker.catch_up() == SyncResult()
+    assert ATTEMPT not in worker._open, "no more is sent to it"
     context.close()
     for each in (worker, context.sync()):  # the same process, or one that has to look for the run
         result = each.catch_up()
