@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from pipeline.processes.stage_process import (
     ProcessCallbacks,
     ProcessResult,
     StageCommands,
-    run_guarded,
+    guarded_process,
     write_request,
 )
 from pipeline.run.plan import MODEL_FILES, WeightRef
@@ -89,34 +90,47 @@ class AnswerCache:
         return cls(root, settings.artifacts, settings.guard, commands, code)
 
     def ask(self, question: ProbeQuery, folder: str, name: str, callbacks: ProcessCallbacks) -> list[Answer]:
-        """The answers, from the book or, where it has none, from a guarded process.
+        """The answers; see `asking`."""
+        with self.asking(question, folder, name, callbacks) as wait_for_answers:
+            return wait_for_answers()
+
+    @contextmanager
+    def asking(
+        self, question: ProbeQuery, folder: str, name: str, callbacks: ProcessCallbacks
+    ) -> Iterator[Callable[[], list[Answer]]]:
+        """Starts a guarded process that answers, unless the answers are cached; the block waits for them.
 
         Args:
             question: what to ask of which weight.
             folder: receives `<name>.jsonl`, and the files of the process as `<name>-…`.
             name: `answers`, or what else tells them apart in that folder.
-            watcher: of the process.
+            callbacks: of the process.
 
-        Raises:
-            AnswersFailed: if the process failed.
+        Yields:
+            A function that waits for the answers. It raises ProbingError if the process fails.
         """
         kept = self._cache / f"{question.key(self._root, self._code)}.jsonl"
         answers = f"{folder}/{name}.jsonl"
         (self._root / folder).mkdir(parents=True, exist_ok=True)
         if kept.exists():
-            callbacks.meanwhile()
             shutil.copyfile(kept, self._root / answers)
-            return read_answers(kept)
+            yield lambda: read_answers(kept)
+            return
         job = Job(self._commands.probe, folder, f"{name}-")
         write_request(job, question.request(job, answers), self._root)
-        ended = run_guarded(job, self._guard, self._root, callbacks)
-        if ended.exit_code != 0:
-            raise ProbingError(question.model.weight, ended)
-        found = read_answers(self._root / answers)
-        self._cache.mkdir(parents=True, exist_ok=True)
-        with replacing(kept) as aside:
-            shutil.copyfile(self._root / answers, aside)
-        return found
+        with guarded_process(job, self._guard, self._root, callbacks) as process:
+
+            def wait() -> list[Answer]:
+                ended = process.wait()
+                if ended.exit_code != 0:
+                    raise ProbingError(question.model.weight, ended)
+                found = read_answers(self._root / answers)
+                self._cache.mkdir(parents=True, exist_ok=True)
+                with replacing(kept) as aside:
+                    shutil.copyfile(self._root / answers, aside)
+                return found
+
+            yield wait
 
 
 def read_answers(path: Path) -> list[Answer]:

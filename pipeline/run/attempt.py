@@ -14,7 +14,7 @@ from pipeline.core.settings import Cause, Settings, StageKind, StageSettings
 from pipeline.core.types import Attempt, AttemptEnd, Change, Outcome, StartFrom, Verdict
 from pipeline.evaluate.answers import AnswerCache, ProbeQuery, ProbingError, load_probes
 from pipeline.evaluate.judge import judge
-from pipeline.guard.limits import BLIND_FIGURE
+from pipeline.guard.report import BLIND_FIGURE
 from pipeline.ledger.ledger import Ledger
 from pipeline.processes.progress import Progress
 from pipeline.processes.stage_process import (
@@ -199,9 +199,7 @@ def callbacks(context: RunContext) -> ProcessCallbacks:
     )
 
 
-def _callbacks(
-    context: RunContext, attempt: Attempt, role: str, meanwhile: Callable[[], None] = lambda: None
-) -> ProcessCallbacks:
+def _callbacks(context: RunContext, attempt: Attempt, role: str) -> ProcessCallbacks:
     def on_event(event: Any) -> None:
         context.progress.event(event)
         if role == "train":
@@ -210,7 +208,7 @@ def _callbacks(
     def on_start(pid: int) -> None:
         context.ledger.process_started(attempt, pid, role)
 
-    return ProcessCallbacks(on_start, on_event, context.progress.memory, meanwhile, context.stop)
+    return ProcessCallbacks(on_start, on_event, context.progress.memory, context.stop)
 
 
 def _made(stage: StageSettings, model: WeightRef, job: Job, trained: ProcessResult, root: Path) -> WeightRef:
@@ -230,12 +228,13 @@ def _verdict(
     attempt: Attempt,
     made: WeightRef,
     base: Sequence[Answer] | None,
-    meanwhile: Callable[[], None],
+    write_trace: Callable[[], None],
 ) -> Verdict:
     question = ProbeQuery(made, stage.probes, attempt.recipe)
-    answers = context.book.ask(
-        question, attempt.folder, "answers", _callbacks(context, attempt, "probe", meanwhile)
-    )
+    callbacks = _callbacks(context, attempt, "probe")
+    with context.book.asking(question, attempt.folder, "answers", callbacks) as wait_for_answers:
+        write_trace()  # while the process starts up
+        answers = wait_for_answers()
     verdict = judge(load_probes(stage.probes.files, context.root), answers, base, stage.probes.thresholds)
     context.ledger.judged(attempt, verdict)
     files.write_verdict(verdict, context.root / attempt.folder)

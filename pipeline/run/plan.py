@@ -13,7 +13,13 @@ from typing import Any
 from pipeline.core.hashing import sha256_data, sha256_file, sha256_sources
 from pipeline.core.settings import INIT_KEYS, GuardLimits, Settings, StageKind, StageSettings, TrainerSettings
 from pipeline.guard.machine import Machine, detect_machine
-from pipeline.processes.memory_estimate import EstimateError, MemoryCap, MemoryNeed, ModelFiles, ask
+from pipeline.processes.memory_estimate import (
+    EstimateError,
+    MemoryCap,
+    MemoryNeed,
+    ModelFiles,
+    estimate_memory,
+)
 from pipeline.processes.stage_process import Job, StageCommands, command_line
 from stages.contract import ExternalRequest, InitRequest, TrainRequest
 from stages.contract.serial import load
@@ -179,7 +185,7 @@ def memory_need(
         else ModelFiles(f"{settings.model.dir}/config.json", settings.model.weight)
     )
     cap = MemoryCap(limit, min(limit, stage.recipe["memory_limit_gb"] or fence_gb(settings.guard)))
-    return ask(stage.name, stage.recipe, model, cap, machine, commands, root)
+    return estimate_memory(stage.name, stage.recipe, model, cap, machine, commands, root)
 
 
 def describe(settings: Settings, root: Path, commands: StageCommands, machine: Machine | None = None) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -33,10 +34,11 @@ class StopSignals:
         self._pipe = os.pipe()
         for end in self._pipe:
             os.set_blocking(end, False)
+        # The pipe first: a signal that is counted must also arrive on it.
+        self._wakeup_before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         for number in STOP_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._receive)
-        self._wakeup_before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -67,3 +69,9 @@ class StopSignals:
         if self._second_ends and self.count > 1:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+
+
+def exit_process(code: int) -> NoReturn:
+    """Ends the process. A stop signal during the interpreter's teardown no longer changes its exit code."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    sys.exit(code)
