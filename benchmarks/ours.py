@@ -13,7 +13,15 @@ from typing import Any
 
 import torch
 
-from stages.contract import ComputeDtype, DataSource, OptimizerStateMode, Rounding, ScaleRule, TrainRequest
+from stages.contract import (
+    ComputeDtype,
+    DataSource,
+    OptimizerStateMode,
+    Rounding,
+    ScaleRule,
+    Schedule,
+    TrainRequest,
+)
 from stages.engine.engine import Engine
 from stages.optim.adamw import AdamWSettings, make_optimizer
 from stages.process.process import make_deterministic
@@ -45,9 +53,24 @@ def request_of(
 ) -> TrainRequest:
     """The numbers of a request; its files are not used."""
     return TrainRequest(
-        "", "", "-", "", "", [DataSource("")], steps=1, lr=lr, batch_size=batch, seq_len=seq_len, gradient_checkpointing=checkpointing,
-        train_last_layers=train_last_layers, clip_norm=clip, compute_dtype=ComputeDtype.BF16,
-    )  # fmt: skip
+        model_dir="",
+        input_weight="",
+        output_weight="-",
+        events="",
+        result="",
+        data=[DataSource("")],
+        steps=1,
+        lr=lr,
+        batch_size=batch,
+        seq_len=seq_len,
+        gradient_checkpointing=checkpointing,
+        train_last_layers=train_last_layers,
+        clip_norm=clip,
+        compute_dtype=ComputeDtype.BF16,
+        warmup_steps=0,
+        schedule=Schedule.CONSTANT,
+        beta2=0.999,
+    )
 
 
 def random_batch(batch: int, seq_len: int, vocab: int) -> Batch:

@@ -33,6 +33,7 @@ from stages.contract import (
     Overflow,
     Rounding,
     ScaleRule,
+    Schedule,
     Template,
     TrainRequest,
 )
@@ -125,10 +126,24 @@ def write_rows(path: Path, count: int) -> None:
 def train(folder: Path, weight: Path, rows: Path, steps: int) -> dict[str, Any]:
     """Trains in a process of its own; the result with `moments`, seconds at the end of each step."""
     request = TrainRequest(
-        str(folder), str(weight), str(folder / "out.dat"), str(folder / "events"), str(folder / "result.json"), [DataSource(str(rows))],
-        steps=steps, lr=1e-5, batch_size=BATCH, seq_len=LONGEST, warmup_steps=5, overflow=Overflow.CUT_PROMPT, device="cuda",
-        weight_decay=0.01, lr_groups={"lm_head": 2.0},
-    )  # fmt: skip
+        model_dir=str(folder),
+        input_weight=str(weight),
+        output_weight=str(folder / "out.dat"),
+        events=str(folder / "events"),
+        result=str(folder / "result.json"),
+        data=[DataSource(str(rows))],
+        steps=steps,
+        lr=1e-5,
+        batch_size=BATCH,
+        seq_len=LONGEST,
+        warmup_steps=5,
+        schedule=Schedule.CONSTANT,
+        beta2=0.999,
+        overflow=Overflow.CUT_PROMPT,
+        device="cuda",
+        weight_decay=0.01,
+        lr_groups={"lm_head": 2.0},
+    )
     for name in ("out.dat", "events", "result.json"):
         (folder / name).unlink(missing_ok=True)
     (folder / "request.json").write_text(dump(request), encoding="utf-8")

@@ -15,23 +15,24 @@ from pipeline.core.settings import Settings
 from stages.contract import ExitCode
 
 _ERROR_SWITCH = "HYDRA_FULL_ERROR"
+"""Environment variable: Hydra raises its errors instead of ending the process; the user's wish for all of them."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command line.
+def main() -> int:
+    """The command line, which Hydra reads from `sys.argv`.
 
     Returns:
-        0 passed (or planned), 1 failed, 2 bad settings, 130 interrupted; of a sweep (`-m`) the worst of its
-        runs.
+        0 passed (or planned), 1 failed, 2 bad settings, 130 interrupted; of a sweep (`-m`) the worst of its runs.
     """
     import hydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = sys.argv[1:]
+    sys.argv = ["python -m pipeline", *relaxed(arguments)]
+    show_all = bool(os.environ.get(_ERROR_SWITCH))
+    os.environ[_ERROR_SWITCH] = "1"
     codes: list[int] = []
-    asked = os.environ.get(_ERROR_SWITCH)
-    os.environ[_ERROR_SWITCH] = "1"  # Hydra then raises its errors instead of ending the process with code 1
 
     @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
     def task(config: DictConfig) -> str:
@@ -41,22 +42,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.exit(code)  # a sweep ends here too
         return word
 
-    before = sys.argv
-    sys.argv = ["python -m pipeline", *relaxed(arguments)]
     try:
         with contextlib.chdir(
             ROOT
         ):  # paths in settings are relative to the project, wherever the command is given
             task()
     except (HydraException, OmegaConfBaseException) as error:
-        if asked:
+        if show_all:
             raise
         sys.stderr.write(_readable(error))
         return ExitCode.BAD_INPUT
-    finally:
-        sys.argv = before
-        if asked is None:
-            os.environ.pop(_ERROR_SWITCH, None)
     return max(codes, default=0)
 
 
@@ -91,7 +86,7 @@ def _run(settings: Settings, config: DictConfig, arguments: Sequence[str]) -> tu
     except SessionError as error:
         sys.stderr.write(f"{error}\n")
         return ExitCode.FAILED, "failed"
-    summary.write(result.end, result.done, sys.stdout, arguments)
+    summary.write(result.end, result.attempts, sys.stdout, arguments)
     return result.exit_code, result.end.outcome.value
 
 

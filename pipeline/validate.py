@@ -13,19 +13,19 @@ from pathlib import Path
 
 from omegaconf.errors import OmegaConfBaseException
 
-from pipeline.config.checks import model_problems, probe_problems, weight_problems
 from pipeline.config.compose import ROOT, SettingsError, composed, plain
+from pipeline.config.file_checks import model_problems, probe_problems, weight_problems
 from pipeline.config.reader import read_validation
 from pipeline.core.hashing import sha256_file
 from pipeline.core.settings import ValidationSettings
-from pipeline.core.types import Outcome, Verdict
+from pipeline.core.types import Outcome, Verdict, WeightRef
 from pipeline.evaluate import probe_table
 from pipeline.evaluate.answers import AnswerCache, ProbeQuery, ProbingError, load_probes
 from pipeline.evaluate.judge import judge
+from pipeline.guard.machine import detect_machine
 from pipeline.processes.progress import Progress
 from pipeline.processes.stage_process import ProcessCallbacks, StageCommands
 from pipeline.run.attempt_files import write_verdict
-from pipeline.run.plan import WeightRef, code_key
 from pipeline.run.runner import new_run_id
 from stages.contract import ExitCode, InferencePath
 from stages.contract.signals import StopSignals
@@ -75,23 +75,22 @@ def validate(
         root: what relative paths are relative to.
         commands: how stage processes are started.
         progress: shows it.
-        watcher: of the processes.
+        callbacks: of the processes.
 
     Returns:
         The verdict, and the folder with the answers.
 
     Raises:
-        AnswersFailed: if either weight could not be asked.
+        ProbingError: if either weight could not be asked.
     """
     folder = f"{settings.artifacts}/runs/{new_run_id('validate')}"
-    book = AnswerCache(root, settings.artifacts, settings.guard, commands, code_key())
+    cache = AnswerCache(root, settings.artifacts, settings.guard, commands, detect_machine())
     found = {}
     for name, file in (("base-answers", settings.model.weight), ("answers", weight)):
         progress.begin(f"{file} · probes · {path.value}")
-        model = WeightRef(settings.model.dir, file, sha256_file(root / file))
-        found[name] = book.ask(
-            ProbeQuery(model, settings.probes, settings.recipe, path), folder, name, callbacks
-        )
+        asked = WeightRef(settings.model.dir, file, sha256_file(root / file))
+        query = ProbeQuery(asked, settings.probes, settings.recipe, path)
+        found[name] = cache.ask(query, folder, name, callbacks)
     probes = load_probes(settings.probes.files, root)
     verdict = judge(probes, found["answers"], found["base-answers"], settings.probes.thresholds)
     write_verdict(verdict, root / folder)

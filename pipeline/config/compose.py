@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from pipeline.config.checks import check_files
+from pipeline.config.file_checks import check_files
 from pipeline.config.reader import read
 from pipeline.core.settings import Settings, SettingsError
 

@@ -12,15 +12,17 @@ takes any key of `conf/train`, which then counts for this stage alone: `stages.G
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from pipeline.config.ladder_checks import ladder_problems, trainer_problems, usable
+from pipeline.config.value_checks import (
+    ladder_problems,
+    probe_problems,
+    tracking_problems,
+    trainer_problems,
+    usable_rungs,
+)
 from pipeline.core.settings import (
-    INIT_KEYS,
-    PATH_KEYS,
-    RECIPE_KEYS,
-    STAGE_KEYS,
     GuardLimits,
     LadderSettings,
     ModelSettings,
@@ -32,14 +34,18 @@ from pipeline.core.settings import (
     TrainerSettings,
     ValidationSettings,
 )
-from pipeline.evaluate.judge import Thresholds
+from pipeline.core.thresholds import Thresholds
 from pipeline.guard.machine import detect_machine
-from stages.contract import InitRequest, RequestError, Template, TrainRequest, offload_problems
-from stages.contract.serial import did_you_mean, load
+from stages.contract.fields import bound_problems
+from stages.contract.offload import offload_problems
+from stages.contract.recipe import DataSource, Recipe
+from stages.contract.serial import RequestError, did_you_mean, load
 
 T = TypeVar("T")
 
-_STAND_IN = {key: f"<{key}>" for key in PATH_KEYS}
+STAGE_KEYS = ("kind", "config", "probes", "ladder", "trainer")
+"""What a stage may hold beside the keys of its recipe."""
+_RECIPE_KEYS = tuple(f.name for f in fields(Recipe))
 _TOP = {"name": str, "seed": int, "plan": bool, "reuse": bool, "artifacts": str}
 
 
@@ -85,9 +91,9 @@ def read(raw: Mapping[str, Any]) -> tuple[Settings | None, list[str]]:
     model = problems.part(ModelSettings, raw.get("model"), "model", _some_model(raw.get("model")))
     guard = problems.part(GuardLimits, raw.get("guard"), "guard", GuardLimits(gpu_limit_gb=1.0))
     tracking = problems.part(TrackingSettings, raw.get("tracking"), "tracking", TrackingSettings())
-    problems.say("guard", guard.check())
-    problems.say("tracking", tracking.check())
-    stages = _stages(raw, model.template, problems)
+    problems.say("guard", bound_problems(guard))
+    problems.say("tracking", tracking_problems(tracking))
+    stages = _stages(raw, model, problems)
     if not stages:
         return None, problems.found
     top = {key: raw[key] if type(raw.get(key)) is kind else kind() for key, kind in _TOP.items()}
@@ -103,9 +109,9 @@ def read_validation(raw: Mapping[str, Any]) -> tuple[ValidationSettings, list[st
     model = problems.part(ModelSettings, raw.get("model"), "model", _some_model(raw.get("model")))
     guard = problems.part(GuardLimits, raw.get("guard"), "guard", GuardLimits(gpu_limit_gb=1.0))
     probes = problems.part(ProbeSettings, raw.get("probes"), "probes", ProbeSettings([], Thresholds()))
-    problems.say("guard", guard.check())
-    problems.say("probes", probes.check())
-    recipe = {**train, "data": [], "template": model.template.value}  # type: ignore[dict-item]
+    problems.say("guard", bound_problems(guard))
+    problems.say("probes", probe_problems(probes))
+    recipe, _ = _recipe({**train, "data": []}, model)  # type: ignore[dict-item]
     return ValidationSettings(model, guard, probes, recipe, str(raw.get("artifacts", ""))), problems.found
 
 
@@ -115,7 +121,7 @@ def _some_model(raw: Any) -> ModelSettings:
     return ModelSettings(name, folder, weight)
 
 
-def _stages(raw: Mapping[str, Any], template: Template, problems: _Problems) -> list[StageSettings]:
+def _stages(raw: Mapping[str, Any], model: ModelSettings, problems: _Problems) -> list[StageSettings]:
     stages, train = raw.get("stages"), raw.get("train")
     if not isinstance(stages, Mapping) or not stages:
         problems.found.append(
@@ -125,72 +131,62 @@ def _stages(raw: Mapping[str, Any], template: Template, problems: _Problems) -> 
     if not isinstance(train, Mapping):
         problems.found.append(f"train: {train!r} is no mapping")
         return []
-    recipe = {"data": [{"path": "-"}], **train}
-    shared = _recipe_problems(TrainRequest, recipe, _STAND_IN)
+    _, shared = _recipe({"data": ["-"], **train}, model)
     problems.say("train", shared)
-    built = [_stage(str(name), own, raw, problems, shared) for name, own in stages.items()]
-    keep = {"template": template.value}
-    return [
-        s if s.kind is StageKind.INIT else replace(s, recipe={**s.recipe, **keep})
-        for s in built
-        if s is not None
-    ]
+    built = [_stage(str(name), own, raw, model, problems, shared) for name, own in stages.items()]
+    return [stage for stage in built if stage is not None]
 
 
 def _stage(
-    name: str, own: Any, raw: Mapping[str, Any], problems: _Problems, shared: list[str]
+    name: str, own: Any, raw: Mapping[str, Any], model: ModelSettings, problems: _Problems, shared: list[str]
 ) -> StageSettings | None:
-    """One stage; `shared` are the problems of `conf/train`, which are not told again for every stage."""
+    """One stage; `shared` are the problems of `conf/train`, which are not repeated for every stage."""
     key = f"stages.{name}"
     if not isinstance(own, Mapping):
         problems.found.append(f"{key}: {own!r} is no mapping: give it data, and what differs from conf/train")
         return None
-    takes = {*STAGE_KEYS, *RECIPE_KEYS}
-    problems.say(key, [f"{k}: unknown key{did_you_mean(str(k), takes)}" for k in own if k not in takes])
+    known = {*STAGE_KEYS, *_RECIPE_KEYS}
+    problems.say(key, [f"{k}: unknown key{did_you_mean(str(k), known)}" for k in own if k not in known])
     kind = own.get("kind", StageKind.TRAIN.value)
     if kind not in list(StageKind):
         problems.say(key, [f"kind: {kind!r} is none of {', '.join(repr(k.value) for k in StageKind)}"])
         return None
-    recipe = with_sources(merged(raw["train"], {k: v for k, v in own.items() if k in RECIPE_KEYS}))
-    config = own.get("config", "")
-    if kind == StageKind.INIT:
-        recipe = {k: recipe[k] for k in INIT_KEYS if k in recipe}
-        places = {"config": config, "output_dir": "-", "output_weight": "-", "events": "-", "result": "-"}
-        found = _recipe_problems(InitRequest, recipe, places)
-    else:
-        found = _recipe_problems(
-            TrainRequest, {k: v for k, v in recipe.items() if k not in PATH_KEYS}, _STAND_IN
-        )
+    recipe, found = _recipe(merged(raw["train"], {k: v for k, v in own.items() if k in _RECIPE_KEYS}), model)
     problems.say(key, [problem for problem in found if problem not in shared])
-    asked, rungs = _laid_over(raw, own, "probes"), _laid_over(raw, own, "ladder")
-    files = asked.get("files") if isinstance(asked, Mapping) else None
-    some = ProbeSettings(
-        [f for f in files if isinstance(f, str)] if isinstance(files, list) else [], Thresholds()
-    )
-    probes = problems.part(ProbeSettings, asked, f"{key}.probes", some)
-    ladder = problems.part(LadderSettings, rungs, f"{key}.ladder", LadderSettings())
-    recipe["data"] = [source for source in recipe["data"] if _is_source(source)]
-    problems.say(f"{key}.probes", probes.check())
-    problems.say(f"{key}.ladder", ladder_problems(ladder, recipe) if kind == StageKind.TRAIN else [])
+    probes = _stage_probes(_laid_over(raw, own, "probes"), f"{key}.probes", problems)
     trainer = problems.part(
         TrainerSettings, _laid_over(raw, own, "trainer"), f"{key}.trainer", TrainerSettings()
     )
     problems.say(f"{key}.trainer", trainer_problems(trainer))
-    config = config if isinstance(config, str) else ""
-    return StageSettings(name, StageKind(kind), recipe, probes, usable(ladder, trainer), config, trainer)
+    ladder = problems.part(
+        LadderSettings, _full_rungs(_laid_over(raw, own, "ladder")), f"{key}.ladder", LadderSettings()
+    )
+    problems.say(f"{key}.ladder", ladder_problems(ladder, recipe) if kind == StageKind.TRAIN else [])
+    config = own.get("config", "")
+    if not isinstance(config, str):
+        problems.say(key, [f"config: {config!r} is no str"])
+        config = ""
+    return StageSettings(
+        name, StageKind(kind), recipe, probes, usable_rungs(ladder, trainer), config, trainer
+    )
 
 
-def _recipe_problems(
-    cls: type[TrainRequest] | type[InitRequest], recipe: Mapping[str, Any], places: Mapping[str, str]
-) -> list[str]:
-    """The contract's own word on types and numbers, with stand-ins for the paths of an attempt."""
+def _stage_probes(asked: Any, key: str, problems: _Problems) -> ProbeSettings:
+    files = asked.get("files") if isinstance(asked, Mapping) else None
+    named = [f for f in files if isinstance(f, str)] if isinstance(files, list) else []
+    probes = problems.part(ProbeSettings, asked, key, ProbeSettings(named, Thresholds()))
+    problems.say(key, probe_problems(probes))
+    return probes
+
+
+def _recipe(values: Mapping[str, Any], model: ModelSettings) -> tuple[Recipe, list[str]]:
+    """The recipe with the model's template, and its problems; with problems of types, one of defaults."""
+    sources = full_sources(values.get("data"))
     try:
-        request = load(cls, {**recipe, **places}, "")
+        recipe = load(Recipe, {**values, "data": sources, "template": model.template.value}, "")
     except RequestError as error:
-        return error.problems
-    if isinstance(request, TrainRequest) and offload_problems(request):
-        return request.check(detect_machine().unified)
-    return request.check()
+        return Recipe(data=[DataSource(s["path"]) for s in sources if _is_source(s)]), error.problems
+    return recipe, recipe.check(detect_machine().unified if offload_problems(recipe) else None)
 
 
 def _laid_over(raw: Mapping[str, Any], own: Mapping[str, Any], key: str) -> Any:
@@ -200,10 +196,25 @@ def _laid_over(raw: Mapping[str, Any], own: Mapping[str, Any], key: str) -> Any:
     )
 
 
-def with_sources(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """The recipe with every data entry in full: a plain path stands for a file that counts once."""
-    full = [{"path": s, "repeat": 1} if isinstance(s, str) else s for s in recipe.get("data") or []]
-    return {**recipe, "data": [{"repeat": 1, **s} if _is_source(s) else s for s in full]}
+def _full_rungs(ladder: Any) -> Any:
+    """The ladder with the data of every rung in full."""
+    rungs = ladder.get("rungs") if isinstance(ladder, Mapping) else None
+    if not isinstance(rungs, list):
+        return ladder
+    return {**ladder, "rungs": [_full_rung(rung) for rung in rungs]}
+
+
+def _full_rung(rung: Any) -> Any:
+    change = rung.get("change") if isinstance(rung, Mapping) else None
+    if not isinstance(change, Mapping) or not isinstance(change.get("data"), list):
+        return rung
+    return {**rung, "change": {**change, "data": full_sources(change["data"])}}
+
+
+def full_sources(data: Any) -> list[Any]:
+    """Every data entry in full: a plain path stands for a file that counts once. What is no entry stays as it is."""
+    entries = data if isinstance(data, list) else []
+    return [{"path": entry, "repeat": 1} if isinstance(entry, str) else entry for entry in entries]
 
 
 def _is_source(source: Any) -> bool:

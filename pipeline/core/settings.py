@@ -4,22 +4,16 @@ wrong.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from pipeline.core.guard_limits import GuardLimits
 from pipeline.core.thresholds import Thresholds
 from pipeline.core.types import Outcome, StartFrom
-from stages.contract import DataSource, Phase, Template, TrainRequest
-
-PATH_KEYS = ("model_dir", "input_weight", "output_weight", "events", "result", "checkpoints", "resume")
-"""Keys of a `TrainRequest` that belong to one attempt and are no recipe."""
-RECIPE_KEYS = tuple(f.name for f in fields(TrainRequest) if f.name not in PATH_KEYS)
-INIT_KEYS = ("data", "seed", "scale_rule")
-STAGE_KEYS = ("kind", "config", "probes", "ladder", "trainer")
-"""What a stage may hold beside recipe keys."""
+from stages.contract.events import Phase
+from stages.contract.fields import setting
+from stages.contract.recipe import Recipe, Template
 
 
 class StageKind(StrEnum):
@@ -53,23 +47,10 @@ class TrackingSettings:
     """Folder or URI for MLflow's artifacts; empty: below the artifacts folder, or what the server decides."""
     experiment_prefix: str = ""
     """Put before the experiment's name in MLflow."""
-    trace_points: int = 300
-    """Memory samples of an attempt that are told as metrics, at most."""
-    close_wait_secs: float = 30.0
+    trace_points: int = setting(300, at_least=2)
+    """Most memory samples of an attempt that become metrics."""
+    close_wait_secs: float = setting(30.0, unit="s", at_least=0.0, below=3600.0)
     """How long the end of a run waits for MLflow; what is left then is sent by `sync`."""
-
-    def check(self) -> list[str]:
-        """All impossible settings, each as `key: value: remedy`."""
-        problems = []
-        if self.trace_points < 2:
-            problems.append(f"trace_points: {self.trace_points}: must be 2 or more")
-        if not 0 <= self.close_wait_secs < 3600:
-            problems.append(f"close_wait_secs: {self.close_wait_secs}: must lie in [0, 3600)")
-        if self.uri and not re.match(r"(sqlite:///|https?://|postgresql|mysql|mssql|databricks)", self.uri):
-            problems.append(
-                f"uri: {self.uri}: write sqlite:///file.db, http://host:port, or nothing for SQLite in artifacts/mlflow"
-            )
-        return problems
 
 
 class TrainerKind(StrEnum):
@@ -132,7 +113,7 @@ class Rung:
 class LadderSettings:
     """The rungs of all outcomes, and how often a stage is tried."""
 
-    max_attempts: int = 4
+    max_attempts: int = setting(4, at_least=1)
     """Most attempts of one stage, the first included."""
     rungs: list[Rung] = field(default_factory=list)
     """Those of one outcome are used in this order, each once."""
@@ -156,16 +137,10 @@ class ProbeSettings:
 
     files: list[str]
     thresholds: Thresholds
-    max_tokens: int = 64
-    batch_size: int = 64
-
-    def check(self) -> list[str]:
-        """All impossible numbers, each as `key: value: remedy`."""
-        problems = [f"thresholds.{problem}" for problem in self.thresholds.check()]
-        for key in ("max_tokens", "batch_size"):
-            if getattr(self, key) < 1:
-                problems.append(f"{key}: {getattr(self, key)}: must be 1 or more")
-        return problems
+    max_tokens: int = setting(64, unit="tokens", at_least=1)
+    """Longest answer."""
+    batch_size: int = setting(64, unit="probes", at_least=1)
+    """Answered together."""
 
 
 @dataclass(frozen=True)
@@ -174,8 +149,8 @@ class StageSettings:
 
     name: str
     kind: StageKind
-    recipe: dict[str, Any]
-    """`RECIPE_KEYS` as plain JSON values; for `INIT` only `INIT_KEYS`."""
+    recipe: Recipe
+    """Of `INIT`, only `INIT_SETTINGS` count."""
     probes: ProbeSettings
     ladder: LadderSettings
     config: str = ""
@@ -183,14 +158,14 @@ class StageSettings:
     trainer: TrainerSettings = field(default_factory=TrainerSettings)
 
     @property
-    def data(self) -> list[DataSource]:
-        """The recipe's data files."""
-        return [DataSource(**source) for source in self.recipe["data"]]
+    def external(self) -> bool:
+        """Whether another program trains it."""
+        return self.kind is StageKind.TRAIN and self.trainer.external
 
     @property
     def measures(self) -> bool:
         """Whether `stop_after` ends it before there is a weight. The user's own trainer does not know of it."""
-        return not self.trainer.external and self.recipe.get("stop_after", "") not in ("", Phase.EXPORTED)
+        return not self.trainer.external and self.recipe.stop_after not in ("", Phase.EXPORTED)
 
 
 @dataclass(frozen=True)
@@ -227,6 +202,6 @@ class ValidationSettings:
     """Its weight is the base that is compared with."""
     guard: GuardLimits
     probes: ProbeSettings
-    recipe: dict[str, Any]
-    """Device, dtype and threads are taken from it."""
+    recipe: Recipe
+    """What of it affects answers is used."""
     artifacts: str

@@ -91,6 +91,21 @@ class Change:
     new: Any
 
 
+MODEL_FILES = ("config.json", "tokenizer.json")
+"""What a model's folder holds beside its weight."""
+
+
+@dataclass(frozen=True)
+class WeightRef:
+    """A weight with the folder that explains it."""
+
+    model_dir: str
+    """Holds `MODEL_FILES`."""
+    path: str
+    """The `.dat` file; empty where there is none yet."""
+    sha256: str
+
+
 @dataclass(frozen=True)
 class Attempt:
     """One run of a stage with concrete settings."""
@@ -110,7 +125,9 @@ class Attempt:
     command: str
     """One shell line that runs the same stage again by hand from the project root."""
     recipe: dict[str, Any]
-    """Flat `TrainRequest` settings (no paths of this attempt)."""
+    """The recipe's settings that counted, as plain values: a record that is read long after the fields of a
+    `Recipe` have changed.
+    """
     start_from: StartFrom
     input_weight: str
     input_sha256: str

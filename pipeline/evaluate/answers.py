@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from pipeline.core.code_key import code_key
 from pipeline.core.files import replacing
 from pipeline.core.hashing import sha256_data, sha256_file
-from pipeline.core.settings import GuardLimits, ProbeSettings, Settings
+from pipeline.core.settings import GuardLimits, ProbeSettings
+from pipeline.core.types import MODEL_FILES, WeightRef
+from pipeline.guard.machine import Machine
 from pipeline.processes.stage_process import (
     Job,
     ProcessCallbacks,
@@ -21,14 +23,13 @@ from pipeline.processes.stage_process import (
     guarded_process,
     write_request,
 )
-from pipeline.run.plan import MODEL_FILES, WeightRef
 from stages.contract import Answer, InferencePath, Probe, ProbeRequest, read_probes
+from stages.contract.fields import Affects
+from stages.contract.recipe import Recipe
 from stages.contract.serial import load
 
-FROM_RECIPE = ("template", "compute_dtype", "scale_rule", "device", "threads")
-"""Keys of a training recipe that a probe request shares: a weight is asked in the numbers that it was trained
-in.
-"""
+ENTRY = "stages.probe"
+"""What answers."""
 
 
 class ProbingError(RuntimeError):
@@ -41,67 +42,71 @@ class ProbingError(RuntimeError):
 
 @dataclass(frozen=True)
 class ProbeQuery:
-    """A weight, and how it is asked."""
+    """A weight, and how it is asked: in the numbers that it was trained in."""
 
-    model: WeightRef
+    weight: WeightRef
     probes: ProbeSettings
-    recipe: dict[str, Any]
-    """Holds `FROM_RECIPE`; the rest is not looked at."""
+    recipe: Recipe
+    """What of it affects answers is used."""
     path: InferencePath = InferencePath.BRIDGE
 
     def request(self, job: Job, answers: str) -> ProbeRequest:
         """The request that asks it."""
-        shared = {key: self.recipe[key] for key in FROM_RECIPE if key in self.recipe}
-        places = {"events": job.path("events.jsonl"), "result": job.path("result.json"), "answers": answers}
-        given = {"model_dir": self.model.dir, "weight": self.model.weight, "probes": self.probes.files}
-        numbers = {
-            "max_tokens": self.probes.max_tokens,
-            "batch_size": self.probes.batch_size,
-            "path": self.path,
-        }
-        return load(ProbeRequest, {**shared, **places, **given, **numbers}, "probes")
+        return ProbeRequest(
+            model_dir=self.weight.model_dir,
+            weight=self.weight.path,
+            probes=self.probes.files,
+            answers=answers,
+            events=job.path("events.jsonl"),
+            result=job.path("result.json"),
+            max_tokens=self.probes.max_tokens,
+            batch_size=self.probes.batch_size,
+            path=self.path,
+            **self.recipe.values(Affects.RESULT_AND_ANSWERS),
+        )
 
-    def key(self, root: Path, code: str) -> str:
+    def key(self, root: Path, machine: Machine) -> str:
         """All that the answers depend on, as one SHA-256; no path is part of it."""
-        request = self.request(Job((), ""), "")
-        numbers = {k: getattr(request, k) for k in (*FROM_RECIPE, "max_tokens", "batch_size", "path")}
-        files = [sha256_file(root / self.model.dir / name) for name in MODEL_FILES]
-        probes = [[Path(file).name, sha256_file(root / file)] for file in self.probes.files]
+        recipe = self.recipe.resolved(machine.trains_on(self.recipe.device))
         return sha256_data(
-            {"weight": self.model.sha256, "model": files, "probes": probes, "code": code, **numbers}
+            {
+                "weight": self.weight.sha256,
+                "model": [sha256_file(root / self.weight.model_dir / name) for name in MODEL_FILES],
+                "probes": [[Path(file).name, sha256_file(root / file)] for file in self.probes.files],
+                "max_tokens": self.probes.max_tokens,
+                "batch_size": self.probes.batch_size,
+                "path": self.path,
+                "recipe": recipe.values(Affects.RESULT_AND_ANSWERS),
+                "code": code_key(ENTRY),
+            }
         )
 
 
 class AnswerCache:
-    """Answers by question, kept below `<artifacts>/cache/answers/`."""
+    """Answers by query, kept below `<artifacts>/cache/answers/`."""
 
     def __init__(
-        self, root: Path, artifacts: str, guard: GuardLimits, commands: StageCommands, code: str
+        self, root: Path, artifacts: str, guard: GuardLimits, commands: StageCommands, machine: Machine
     ) -> None:
         self._root = root
         self._cache = root / artifacts / "cache" / "answers"
         self._guard = guard
         self._commands = commands
-        self._code = code
+        self._machine = machine
 
-    @classmethod
-    def of(cls, settings: Settings, root: Path, commands: StageCommands, code: str) -> AnswerCache:
-        """The book of a run."""
-        return cls(root, settings.artifacts, settings.guard, commands, code)
-
-    def ask(self, question: ProbeQuery, folder: str, name: str, callbacks: ProcessCallbacks) -> list[Answer]:
+    def ask(self, query: ProbeQuery, folder: str, name: str, callbacks: ProcessCallbacks) -> list[Answer]:
         """The answers; see `asking`."""
-        with self.asking(question, folder, name, callbacks) as wait_for_answers:
+        with self.asking(query, folder, name, callbacks) as wait_for_answers:
             return wait_for_answers()
 
     @contextmanager
     def asking(
-        self, question: ProbeQuery, folder: str, name: str, callbacks: ProcessCallbacks
+        self, query: ProbeQuery, folder: str, name: str, callbacks: ProcessCallbacks
     ) -> Iterator[Callable[[], list[Answer]]]:
         """Starts a guarded process that answers, unless the answers are cached; the block waits for them.
 
         Args:
-            question: what to ask of which weight.
+            query: what to ask of which weight.
             folder: receives `<name>.jsonl`, and the files of the process as `<name>-…`.
             name: `answers`, or what else tells them apart in that folder.
             callbacks: of the process.
@@ -109,7 +114,7 @@ class AnswerCache:
         Yields:
             A function that waits for the answers. It raises ProbingError if the process fails.
         """
-        kept = self._cache / f"{question.key(self._root, self._code)}.jsonl"
+        kept = self._cache / f"{query.key(self._root, self._machine)}.jsonl"
         answers = f"{folder}/{name}.jsonl"
         (self._root / folder).mkdir(parents=True, exist_ok=True)
         if kept.exists():
@@ -117,13 +122,13 @@ class AnswerCache:
             yield lambda: read_answers(kept)
             return
         job = Job(self._commands.probe, folder, f"{name}-")
-        write_request(job, question.request(job, answers), self._root)
+        write_request(job, query.request(job, answers), self._root)
         with guarded_process(job, self._guard, self._root, callbacks) as process:
 
             def wait() -> list[Answer]:
                 ended = process.wait()
                 if ended.exit_code != 0:
-                    raise ProbingError(question.model.weight, ended)
+                    raise ProbingError(query.weight.path, ended)
                 found = read_answers(self._root / answers)
                 self._cache.mkdir(parents=True, exist_ok=True)
                 with replacing(kept) as aside:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core.guard_limits import GuardLimits, ReaderKind
+from stages.contract.fields import bound_problems
 
 NUMBERS = {
     "gpu_limit_gb": "memory limit of the process tree, GB of 1024 MiB; GPU memory where there is a GPU, "
@@ -59,7 +60,7 @@ def guard_command(limits: GuardLimits, command: Sequence[str], *options: str) ->
     Raises:
         ValueError: listing every problem of `limits`, or if `command` is empty.
     """
-    problems = limits.check() + ([] if command else ["command: empty: name the program to run"])
+    problems = bound_problems(limits) + ([] if command else ["command: empty: name the program to run"])
     if problems:
         raise ValueError("guard: " + "; ".join(problems))
     return [sys.executable, "-m", "pipeline.guard", *_limit_options(limits), *options, "--", *command]
@@ -158,7 +159,7 @@ def _limits(options: argparse.Namespace) -> tuple[GuardLimits, list[str]]:
     limits = GuardLimits(
         **{"gpu_limit_gb": math.inf, **values}, allow_blind=options.allow_blind, reader=reader
     )
-    for problem in limits.check():
+    for problem in bound_problems(limits):
         key, rest = problem.split(":", 1)
         if key in values:
             problems.append(_flag(key) + ":" + rest)

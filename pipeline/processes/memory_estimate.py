@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pipeline.guard.machine import Machine
 from pipeline.processes.stage_process import StageCommands
+from stages.contract.recipe import Recipe
 
 TIMEOUT_SECS = 30.0
 COMPONENTS = ("weights", "masters", "states", "gradients", "activations", "logits", "workspace", "slack")
@@ -108,7 +107,7 @@ class ModelFiles:
 
 def estimate_memory(
     stage: str,
-    recipe: Mapping[str, Any],
+    recipe: Recipe,
     model: ModelFiles,
     cap: MemoryCap,
     machine: Machine,
@@ -119,7 +118,7 @@ def estimate_memory(
 
     Args:
         stage: its name.
-        recipe: its recipe; see `stages.contract.TrainRequest`.
+        recipe: its recipe; see `stages.contract.Recipe`.
         model: the model it trains.
         cap: the memory it may take.
         machine: the machine it would run on.
@@ -129,7 +128,7 @@ def estimate_memory(
     Raises:
         EstimateError: if the process fails or takes too long.
     """
-    device = machine.trains_on(recipe["device"])
+    device = machine.trains_on(recipe.device)
     words = [
         *commands.estimate,
         *_arguments(recipe, model, device),
@@ -160,7 +159,7 @@ def estimate_memory(
             components=components,
             where=f"{device}, {found['path']} path{' for' + because if because else ''}",
             cap=cap,
-            free_gb=machine.free_gb(recipe["device"]),
+            free_gb=machine.free_gb(recipe.device),
             fits=found["fits"],
         )
     except (OSError, subprocess.SubprocessError) as error:
@@ -170,20 +169,20 @@ def estimate_memory(
         raise EstimateError(lines[-1]) from error
 
 
-def _arguments(recipe: Mapping[str, Any], model: ModelFiles, device: str) -> list[str]:
+def _arguments(recipe: Recipe, model: ModelFiles, device: str) -> list[str]:
     given = {
-        "--batch": recipe["batch_size"],
-        "--seq-len": recipe["seq_len"],
-        "--train-last-layers": recipe["train_last_layers"],
-        "--steps": recipe["steps"],
-        "--grad-accum": recipe["grad_accum"],
-        "--optimizer-state-mode": recipe["optimizer_state_mode"],
-        "--loss": recipe["loss"],
-        "--compute-dtype": recipe["compute_dtype"],
-        "--rounding": recipe["rounding"],
+        "--batch": recipe.batch_size,
+        "--seq-len": recipe.seq_len,
+        "--train-last-layers": recipe.train_last_layers,
+        "--steps": recipe.steps,
+        "--grad-accum": recipe.grad_accum,
+        "--optimizer-state-mode": recipe.optimizer_state_mode,
+        "--loss": recipe.loss,
+        "--compute-dtype": recipe.compute_dtype,
+        "--rounding": recipe.rounding,
         "--device": device,
     }
     if model.weight:
         given["--weight"] = model.weight
     words = [model.config, *(str(word) for pair in given.items() for word in pair)]
-    return [*words, "--checkpointing"] if recipe["gradient_checkpointing"] else words
+    return [*words, "--checkpointing"] if recipe.gradient_checkpointing else words

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from pipeline.core.hashing import sha256_file
+from pipeline.core.recipe_change import recorded
 from pipeline.core.settings import Cause, Settings, StageKind, StageSettings
-from pipeline.core.types import Attempt, AttemptEnd, Change, Outcome, StartFrom, Verdict
+from pipeline.core.types import Attempt, AttemptEnd, Outcome, Verdict, WeightRef
 from pipeline.evaluate.answers import AnswerCache, ProbeQuery, ProbingError, load_probes
 from pipeline.evaluate.judge import judge
+from pipeline.guard.machine import Machine
 from pipeline.guard.report import BLIND_FIGURE
 from pipeline.ledger.ledger import Ledger
 from pipeline.processes.progress import Progress
@@ -26,10 +27,11 @@ from pipeline.processes.stage_process import (
     run_guarded,
 )
 from pipeline.run import attempt_files as files
-from pipeline.run import saved_states
-from pipeline.run import weight_store as placing
-from pipeline.run.plan import WEIGHT_NAME, WeightRef, attempt_folder, content_key, data_hashes
-from stages.contract import Answer, ExitCode
+from pipeline.run import saved_states, weight_store
+from pipeline.run.attempt_files import AttemptStart
+from pipeline.run.content_key import content_key
+from pipeline.run.stage_request import WEIGHT_NAME, attempt_folder
+from stages.contract import Answer, Event, ExitCode
 from stages.contract.signals import StopSignals
 
 _MADE_ANEW = (Outcome.BROKEN, Outcome.OVER_LIMIT, Outcome.MEASURED)
@@ -48,22 +50,25 @@ class RunContext:
     settings: Settings
     run_id: str
     commands: StageCommands
-    code: str
-    book: AnswerCache
+    machine: Machine
+    answers: AnswerCache
     ledger: Ledger
     progress: Progress
     stop: StopSignals
 
+    def callbacks(self, attempt: Attempt | None = None, role: str = "train") -> ProcessCallbacks:
+        """What happens while a process runs: of an attempt in a role, or of none."""
 
-@dataclass(frozen=True)
-class AttemptStart:
-    """Where an attempt starts, and what led to it."""
+        def on_event(event: Event) -> None:
+            self.progress.event(event)
+            if attempt and role == "train":
+                self.ledger.event(attempt, event)
 
-    recipe: dict[str, Any]
-    model: WeightRef
-    start_from: StartFrom = StartFrom.INPUT
-    changes: tuple[Change, ...] = ()
-    why: str = ""
+        def on_start(pid: int) -> None:
+            if attempt:
+                self.ledger.process_started(attempt, pid, role)
+
+        return ProcessCallbacks(on_start, on_event, self.progress.memory, self.stop)
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class AttemptResult:
 
     attempt: Attempt
     end: AttemptEnd
-    model: WeightRef | None
+    weight: WeightRef | None
     """What the next stage starts from; None unless passed."""
     cause: Cause = Cause.OTHER
     reused: bool = False
@@ -82,7 +87,7 @@ def prepare(context: RunContext, index: int, number: int, start: AttemptStart) -
     """The attempt as data: its folder, key, command. Nothing is written yet.
 
     Args:
-        bench: the run's.
+        context: of the run.
         index: of the stage, from 0.
         number: of the attempt within its stage, from 1.
         start: its recipe and input.
@@ -94,23 +99,23 @@ def prepare(context: RunContext, index: int, number: int, start: AttemptStart) -
         experiment=context.settings.name,
         stage=stage.name,
         number=number,
-        content_key=content_key(stage, start.recipe, start.model, context.root, context.code),
+        content_key=content_key(stage, start.recipe, start.weight, context.root, context.machine),
         folder=folder,
         command=command_line(
             files.again_job(stage, folder, context.commands), context.settings.guard, context.root
         ),
-        recipe=start.recipe,
+        recipe=recorded(start.recipe, stage.kind),
         start_from=start.start_from,
-        input_weight=start.model.weight,
-        input_sha256=start.model.sha256,
-        data=data_hashes(start.recipe, context.root),
+        input_weight=start.weight.path,
+        input_sha256=start.weight.sha256,
+        data={source.path: sha256_file(context.root / source.path) for source in start.recipe.data},
         changes=start.changes,
         why=start.why,
     )
 
 
 def find_finished(
-    context: RunContext, stage: StageSettings, attempt: Attempt, model: WeightRef
+    context: RunContext, stage: StageSettings, attempt: Attempt, start: AttemptStart
 ) -> AttemptResult | None:
     """The same attempt of an earlier run, if it was judged by the same measure and, having passed, its weight
     is still there.
@@ -125,26 +130,26 @@ def find_finished(
     ):
         return None
     passed = end.outcome is Outcome.PASSED
-    folder = str(Path(end.output_weight).parent) if stage.kind is StageKind.INIT else model.dir
+    folder = str(Path(end.output_weight).parent) if stage.kind is StageKind.INIT else start.weight.model_dir
     return AttemptResult(
         old, end, WeightRef(folder, end.output_weight, end.output_sha256) if passed else None, reused=True
     )
 
 
 def carry_out(
-    context: RunContext, index: int, attempt: Attempt, model: WeightRef, base: Sequence[Answer] | None
+    context: RunContext, index: int, attempt: Attempt, start: AttemptStart, base: Sequence[Answer] | None
 ) -> AttemptResult:
     """Runs an attempt to its verdict, and records it.
 
     Args:
-        bench: the run's.
+        context: of the run.
         index: of the stage, from 0.
         attempt: as `prepare` gives it.
-        model: its input.
+        start: its recipe and input.
         base: the base weight's answers to the stage's probes; None if there is no base weight.
 
     Raises:
-        Interrupted: if the user asked to stop before there was a verdict; the attempt is closed as
+        RunInterrupted: if the user asked to stop before there was a verdict; the attempt is closed as
             interrupted.
     """
     began = time.monotonic()
@@ -154,11 +159,11 @@ def carry_out(
     state = saved_states.latest(context.ledger, attempt, context.root)
     if state:
         context.progress.say(f"  goes on from {state} 從中斷處繼續")
-    job = files.write_folder(attempt, stage, model, context.settings, context.commands, context.root, state)
-    context.progress.begin(title, attempt.recipe.get("steps"))
-    trained = run_guarded(job, context.settings.guard, context.root, _callbacks(context, attempt, "train"))
-    made = _made(stage, model, job, trained, context.root)
-    context.ledger.stage_finished(attempt, replace(trained.result, output=made.weight, sha256=made.sha256))
+    job = files.write_folder(attempt, stage, start, context.settings, context.commands, context.root, state)
+    context.progress.begin(title, None if stage.kind is StageKind.INIT else start.recipe.steps)
+    trained = run_guarded(job, context.settings.guard, context.root, context.callbacks(attempt))
+    made = _made(stage, start.weight, job, trained, context.root)
+    context.ledger.stage_finished(attempt, replace(trained.result, output=made.path, sha256=made.sha256))
 
     def write_trace() -> None:
         for problem in files.write_trace(
@@ -178,7 +183,7 @@ def carry_out(
         context.progress.begin(f"{title} · probes", None)
         try:
             _go_on(context, attempt)
-            verdict = _verdict(context, stage, attempt, made, base, write_trace)
+            verdict = _verdict(context, stage, attempt, replace(start, weight=made), base, write_trace)
         except ProbingError as error:
             failed = error.ended
     if verdict is None and (failed.exit_code == ExitCode.INTERRUPTED or context.stop.count):
@@ -192,47 +197,29 @@ def carry_out(
     return _settle(context, stage, attempt, made, trained, failed, verdict, time.monotonic() - began)
 
 
-def callbacks(context: RunContext) -> ProcessCallbacks:
-    """For a process that belongs to no attempt."""
-    return ProcessCallbacks(
-        on_event=context.progress.event, on_memory=context.progress.memory, stop=context.stop
-    )
-
-
-def _callbacks(context: RunContext, attempt: Attempt, role: str) -> ProcessCallbacks:
-    def on_event(event: Any) -> None:
-        context.progress.event(event)
-        if role == "train":
-            context.ledger.event(attempt, event)
-
-    def on_start(pid: int) -> None:
-        context.ledger.process_started(attempt, pid, role)
-
-    return ProcessCallbacks(on_start, on_event, context.progress.memory, context.stop)
-
-
-def _made(stage: StageSettings, model: WeightRef, job: Job, trained: ProcessResult, root: Path) -> WeightRef:
-    """What the process wrote; with an empty hash if it wrote no weight. A weight without a result (a crash)
-    is hashed here.
+def _made(stage: StageSettings, source: WeightRef, job: Job, trained: ProcessResult, root: Path) -> WeightRef:
+    """What the process wrote; with an empty hash if it wrote no weight. A weight without a result (a crash) is
+    hashed here.
     """
     is_model = stage.kind is StageKind.INIT
-    folder = job.path("model") if is_model else model.dir
-    weight = f"{folder}/{WEIGHT_NAME}" if is_model else job.path(WEIGHT_NAME)
-    written = (root / weight).is_file()
-    return WeightRef(folder, weight, trained.result.sha256 or sha256_file(root / weight) if written else "")
+    folder = job.path("model") if is_model else source.model_dir
+    path = f"{folder}/{WEIGHT_NAME}" if is_model else job.path(WEIGHT_NAME)
+    written = (root / path).is_file()
+    return WeightRef(folder, path, trained.result.sha256 or sha256_file(root / path) if written else "")
 
 
 def _verdict(
     context: RunContext,
     stage: StageSettings,
     attempt: Attempt,
-    made: WeightRef,
+    made: AttemptStart,
     base: Sequence[Answer] | None,
     write_trace: Callable[[], None],
 ) -> Verdict:
-    question = ProbeQuery(made, stage.probes, attempt.recipe)
-    callbacks = _callbacks(context, attempt, "probe")
-    with context.book.asking(question, attempt.folder, "answers", callbacks) as wait_for_answers:
+    """Asks the weight that was made, and judges its answers. `made`: the attempt's start with that weight."""
+    query = ProbeQuery(made.weight, stage.probes, made.recipe)
+    callbacks = context.callbacks(attempt, "probe")
+    with context.answers.asking(query, attempt.folder, "answers", callbacks) as wait_for_answers:
         write_trace()  # while the process starts up
         answers = wait_for_answers()
     verdict = judge(load_probes(stage.probes.files, context.root), answers, base, stage.probes.thresholds)
@@ -270,7 +257,7 @@ def _settle(
         exit_code=failed.exit_code,
         verdict=verdict,
         error=failed.error,
-        output_weight=placed.weight if placed else "",
+        output_weight=placed.path if placed else "",
         output_sha256=placed.sha256 if placed else "",
         peak_mib=trained.report.figures.peak_mib if trained.report else 0.0,
         seconds=seconds,
@@ -278,7 +265,7 @@ def _settle(
         | ({BLIND_FIGURE: 1.0} if trained.report and trained.report.blind else {}),
     )
     if placed and outcome is not Outcome.PASSED:
-        placing.write_reason((context.root / placed.weight).parent, attempt, end)
+        weight_store.write_reason((context.root / placed.path).parent, attempt, end)
     context.ledger.close_attempt(attempt, end)
     return AttemptResult(attempt, end, placed if outcome is Outcome.PASSED else None, _cause(failed, verdict))
 
@@ -289,9 +276,9 @@ def _place(
     """Moves the weight, kept or discarded; returns it in its place."""
     root, artifacts = context.root, context.settings.artifacts
     is_model = stage.kind is StageKind.INIT
-    source = root / (made.dir if is_model else made.weight)
+    source = root / (made.model_dir if is_model else made.path)
     if outcome is Outcome.PASSED:
-        place = placing.kept_place(
+        place = weight_store.kept_place(
             source, root / artifacts / "weights" / attempt.experiment, stage.name, made.sha256
         )
     else:
@@ -301,10 +288,10 @@ def _place(
     moved = (
         WeightRef(target, f"{target}/{WEIGHT_NAME}", made.sha256)
         if is_model
-        else WeightRef(made.dir, target, made.sha256)
+        else WeightRef(made.model_dir, target, made.sha256)
     )
-    context.ledger.moving_weight(made.weight, moved.weight, outcome.value)
-    placing.move(source, place, made.sha256)
+    context.ledger.moving_weight(made.path, moved.path, outcome.value)
+    weight_store.move(source, place, made.sha256)
     return moved
 
 

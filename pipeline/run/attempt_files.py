@@ -6,21 +6,35 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from pipeline.core.hashing import sha256_file
 from pipeline.core.settings import Settings, StageKind, StageSettings
-from pipeline.core.types import Attempt, ProbeRow, Verdict
+from pipeline.core.types import Attempt, Change, ProbeRow, StartFrom, Verdict, WeightRef
 from pipeline.guard.trace import TraceError, load_samples
 from pipeline.ledger.step_plot import STEPS_NAME, plot_steps
 from pipeline.ledger.trace_report import phases_report, plot_trace
 from pipeline.processes.stage_process import Job, ProcessResult, StageCommands, write_request
-from pipeline.run.plan import WeightRef, stage_job, stage_request
+from pipeline.run.stage_request import stage_job, stage_request
 from stages.contract import EventKind
 from stages.contract.event_reader import read_events
+from stages.contract.recipe import Recipe
 from stages.contract.serial import dump
+
+
+@dataclass(frozen=True)
+class AttemptStart:
+    """Where an attempt starts, and what led to it."""
+
+    recipe: Recipe
+    weight: WeightRef
+    """Its input."""
+    start_from: StartFrom = StartFrom.INPUT
+    changes: tuple[Change, ...] = ()
+    why: str = ""
+
 
 AGAIN = "again-"
 """Before the files of the request that repeats an attempt by hand: it writes beside the first one's files,
@@ -38,19 +52,19 @@ def again_job(stage: StageSettings, folder: str, commands: StageCommands) -> Job
 def write_folder(
     attempt: Attempt,
     stage: StageSettings,
-    model: WeightRef,
+    start: AttemptStart,
     settings: Settings,
     commands: StageCommands,
     root: Path,
     resume: str = "",
 ) -> Job:
-    """Makes the attempt's folder, with its request and with the request and command that repeat it by hand,
-    from the beginning.
+    """Makes the attempt's folder, with its request and with the request and command that repeat it by hand, from
+    the beginning.
 
     Args:
         attempt: as data.
         stage: tells the kind.
-        model: the input.
+        start: its recipe and input weight.
         settings: of the run.
         commands: how stage processes are started.
         root: what relative paths are relative to.
@@ -61,7 +75,9 @@ def write_folder(
     """
     job = stage_job(stage, attempt.folder, commands)
     for each, state in ((job, resume), (again_job(stage, attempt.folder, commands), "")):
-        write_request(each, stage_request(stage, attempt.recipe, model, each, settings.guard, state), root)
+        write_request(
+            each, stage_request(stage, start.recipe, start.weight, each, settings.guard, state), root
+        )
     folder = root / attempt.folder
     (folder / "command.txt").write_text(attempt.command + "\n", encoding="utf-8")
     (folder / JUDGING_NAME).write_text(dump(judging(settings, stage, root)), encoding="utf-8")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pipeline.core.types import Attempt
 from pipeline.ledger.ledger import Ledger
-from pipeline.run.plan import STATES_NAME
+from pipeline.run.stage_request import STATES_NAME
 from stages.contract.checkpoints import checkpoint_step, newest_checkpoint
 
 

@@ -13,15 +13,17 @@ from pathlib import Path
 from pipeline.core.lock import FolderLock, LockHeldError
 from pipeline.core.process_identity import is_alive, process_identity
 from pipeline.core.settings import Settings, SettingsError
-from pipeline.guard.machine import detect_machine
+from pipeline.evaluate.answers import AnswerCache
+from pipeline.guard.machine import Machine, detect_machine
 from pipeline.ledger.database import JournalError
 from pipeline.ledger.devlog import DevLogError
 from pipeline.ledger.ledger import Ledger
 from pipeline.processes.memory_estimate import EstimateError
 from pipeline.processes.progress import Progress
 from pipeline.processes.stage_process import StageCommands
+from pipeline.run.attempt import RunContext
 from pipeline.run.plan import memory_need
-from pipeline.run.runner import Runner, RunResult
+from pipeline.run.runner import Runner, RunResult, new_run_id
 from stages.contract import WRITE_ROOT
 from stages.contract.signals import StopSignals
 
@@ -59,8 +61,20 @@ def run(
         ):
             end_leftovers(ledger, progress)
             end_strays(ledger, artifacts, progress)
-            require_memory(settings, root, commands, progress)
-            return Runner(settings, root, ledger, progress, stop, commands, command).run(settings_yaml)
+            machine = detect_machine()
+            require_memory(settings, root, commands, machine, progress)
+            context = RunContext(
+                root=root,
+                settings=settings,
+                run_id=new_run_id(settings.name),
+                commands=commands,
+                machine=machine,
+                answers=AnswerCache(root, settings.artifacts, settings.guard, commands, machine),
+                ledger=ledger,
+                progress=progress,
+                stop=stop,
+            )
+            return Runner(context, command).run(settings_yaml)
     except (LockHeldError, JournalError, DevLogError) as error:
         raise SessionError(str(error)) from error
     except OSError as error:
@@ -111,7 +125,9 @@ def end_strays(ledger: Ledger, artifacts: Path, progress: Progress) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def require_memory(settings: Settings, root: Path, commands: StageCommands, progress: Progress) -> None:
+def require_memory(
+    settings: Settings, root: Path, commands: StageCommands, machine: Machine, progress: Progress
+) -> None:
     """Holds the estimate of every training against the guard's limit, and against what is free now that
     leftovers are gone.
 
@@ -122,7 +138,7 @@ def require_memory(settings: Settings, root: Path, commands: StageCommands, prog
         SettingsError: naming every stage that will not stay below the limit, and the settings with which it
             does.
     """
-    machine, refused = detect_machine(), []
+    refused = []
     for stage in settings.stages:
         try:
             need = memory_need(settings, stage, root, commands, machine)

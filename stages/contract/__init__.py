@@ -7,22 +7,25 @@ only part of `stages` that `pipeline` imports; a lint contract holds that.
 
 from stages.contract.events import Answer, Event, EventKind, ExitCode, Finish, Phase, StageResult
 from stages.contract.offload import offload_problems
-from stages.contract.requests import (
-    WRITE_ROOT,
+from stages.contract.recipe import (
     ComputeDtype,
     DataSource,
-    ExternalRequest,
-    InferencePath,
-    InitRequest,
     LossKind,
     OptimizerStateMode,
     Overflow,
-    ProbeRequest,
+    Recipe,
     Rounding,
     Sampling,
     ScaleRule,
     Schedule,
     Template,
+)
+from stages.contract.requests import (
+    WRITE_ROOT,
+    ExternalRequest,
+    InferencePath,
+    InitRequest,
+    ProbeRequest,
     TrainRequest,
 )
 from stages.contract.rows import Expectation, Probe, ProbeKind, Row, RowFileError, read_probes, read_rows
@@ -46,6 +49,7 @@ __all__ = [
     "Overflow",
     "Phase",
     "Probe",
+    "Recipe",
     "ProbeKind",
     "ProbeRequest",
     "RequestError",

@@ -13,8 +13,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
+from stages.contract.recipe import Recipe
 from stages.contract.serial import did_you_mean
 
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
@@ -22,38 +24,10 @@ PATHS = ("data", "input", "output", "model_dir")
 """Rows as a TSV without a header, input weight, the place of the output weight, folder with config and
 tokenizer.
 """
-NUMBERS: tuple[str, ...] = (
-    "steps",
-    "lr",
-    "batch_size",
-    "grad_accum",
-    "seq_len",
-    "sampling",
-    "seed",
-    "warmup_steps",
-    "schedule",
-    "min_lr_ratio",
-)
-NUMBERS += (
-    "min_lr_ratio",
-    "weight_decay",
-    "beta1",
-    "beta2",
-    "eps",
-    "clip_norm",
-    "optimizer_state_mode",
-    "rounding",
-    "step_chunk_rows",
-)
-NUMBERS += (
-    "compute_dtype",
-    "scale_rule",
-    "train_last_layers",
-    "gradient_checkpointing",
-    "loss",
-    "template",
-    "device",
-    "threads",
+NUMBERS = tuple(
+    f.name
+    for f in fields(Recipe)
+    if f.name not in ("data", "lr_groups") and not f.name.startswith("offload_")
 )
 """Keys of a recipe that a template may name."""
 

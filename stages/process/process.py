@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -26,15 +27,14 @@ from stages.contract import (
     StageResult,
 )
 from stages.contract.clock import utc_now
+from stages.contract.fields import setting_of
+from stages.contract.requests import ExternalRequest
 from stages.contract.serial import dump, load_file
 from stages.process.files import NoSpaceError, OutputExistsError, require_new, write_new_text
 from stages.process.memory_cap import failed_allocation
 from stages.qwen3.config import ConfigError
 from stages.weights.dat import DatError
 from stages.weights.model_weights import WeightError
-
-WRITTEN_KEYS = ("events", "result", "output_weight", "output_dir", "answers", "checkpoints")
-"""Keys of all requests that name what a stage writes."""
 
 
 class StageError(Exception):
@@ -177,12 +177,14 @@ def versions() -> dict[str, str]:
     return found
 
 
-def write_root_problems(request: object, root: str) -> list[str]:
+def write_root_problems(request: Any, root: str) -> list[str]:
     """Every path outside of `root` that a request would write to, as `key: path: remedy`. Follows links."""
     inside = Path(root).resolve()
-    parts = [request, getattr(request, "train", None)]
-    paths = {key: getattr(part, key, "") for part in parts for key in WRITTEN_KEYS if getattr(part, key, "")}
-    wrong = [(key, path) for key, path in paths.items() if not Path(path).resolve().is_relative_to(inside)]
+    parts = [request, *([request.train] if isinstance(request, ExternalRequest) else [])]
+    paths = {f.name: getattr(part, f.name) for part in parts for f in fields(part) if setting_of(f).written}
+    wrong = [
+        (key, path) for key, path in paths.items() if path and not Path(path).resolve().is_relative_to(inside)
+    ]
     return [
         f"{key}: {path}: lies outside of {inside}, where alone this process may write: choose a place in it"
         for key, path in wrong

@@ -18,6 +18,7 @@ import torch
 
 from stages.contract import ExitCode, TrainRequest
 from stages.contract.checkpoints import checkpoint_path, newest_checkpoint
+from stages.contract.fields import Affects
 from stages.contract.serial import to_jsonable
 from stages.process.files import Buffer, NoSpaceError, sha256_of
 from stages.process.process import Reporter, StageError
@@ -35,19 +36,10 @@ from stages.weights.dat import (
 
 META, DIGEST = "meta", "sha256"
 PIECE_BYTES = 1 << 24
-FREE_KEYS: tuple[str, ...] = (
-    "model_dir",
-    "input_weight",
-    "output_weight",
-    "events",
-    "result",
-    "checkpoints",
-    "resume",
-    "data",
-)
-FREE_KEYS += ("checkpoint_every", "log_every", "memory_limit_gb", "device")
-"""Keys of a request that may differ between the stage that saved a state and the one that goes on from it.
-Rows and weight count by their content.
+FREE_KEYS = ("data", "device")
+"""Fields of a recipe that affect the result and may differ all the same between the stage that saved a state
+and the one that goes on from it: rows count by their content, and where the same bytes come from does not
+matter.
 """
 _ELEM_TYPES = {
     dtype: elem for elem, dtype in reversed(TORCH_DTYPES.items()) if elem not in (ElemType.RAW, ElemType.E4M3)
@@ -78,7 +70,8 @@ def fingerprint(request: TrainRequest, rows: list[Encoded], weight: Path) -> str
     """SHA-256 over all that decides a training's course: recipe, rows as tokens, input weight. Reads the
     weight once.
     """
-    recipe = {key: value for key, value in to_jsonable(request).items() if key not in FREE_KEYS}
+    affecting = request.values(Affects.RESULT, Affects.RESULT_AND_ANSWERS)
+    recipe = {key: to_jsonable(value) for key, value in affecting.items() if key not in FREE_KEYS}
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode())
     for row in rows:
         digest.update(json.dumps([row.prompt, row.answer]).encode())

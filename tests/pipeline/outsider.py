@@ -47,7 +47,7 @@ def train(arguments: list[str]) -> int:
 
 def really(options: argparse.Namespace) -> int:
     """Trains by the project's own stage, under names of its own."""
-    from stages.contract import ComputeDtype, DataSource, TrainRequest
+    from stages.contract import ComputeDtype, DataSource, Schedule, TrainRequest
     from stages.contract.serial import dump
     from stages.train.stage import main as stage
 
@@ -68,6 +68,10 @@ def really(options: argparse.Namespace) -> int:
         batch_size=4,
         device="cpu",
         threads=1,
+        warmup_steps=0,
+        schedule=Schedule.CONSTANT,
+        min_lr_ratio=0.0,
+        beta2=0.999,
     )
     (place / "request.json").write_text(dump(request), encoding="utf-8")
     return stage([str(place / "request.json")])

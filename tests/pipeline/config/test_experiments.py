@@ -10,16 +10,14 @@ from pathlib import Path
 import pytest
 
 from pipeline.config.compose import CONF, ROOT, checked, composed, plain
-from pipeline.config.reader import with_sources
-from pipeline.core.settings import PATH_KEYS, StageKind
+from pipeline.core.settings import StageKind
 from pipeline.core.types import Outcome, StartFrom
 from pipeline.processes.stage_process import StageCommands
 from pipeline.run import summary
 from pipeline.run.ladder import NextAttempt, PastAttempt, next_attempt
 from pipeline.run.plan import describe
 from pipeline.run.session import run
-from stages.contract import TrainRequest
-from stages.contract.serial import load
+from stages.contract.recipe import DataSource
 from stages.optim.schedule import schedule_factor
 from tests.pipeline.project import COMMANDS, make_project, project, settings_of
 
@@ -82,18 +80,18 @@ def test_every_number_says_its_trade_off(path: Path) -> None:
 
 def test_whoami_only_comes_back_from_its_collapse_on_other_data(stand_in_model: list[str]) -> None:
     stage = checked(plain(composed(["+experiment=whoami_only", *stand_in_model])), ROOT).stages[0]
-    step = next_attempt(stage.recipe, [PastAttempt(stage.recipe, Outcome.COLLAPSED)], stage.ladder)
+    step = next_attempt([PastAttempt(stage.recipe, Outcome.COLLAPSED)], stage.ladder)
     assert isinstance(step, NextAttempt)
     assert step.start_from is StartFrom.BASE
-    assert with_sources(step.recipe)["data"] == [{"path": "datasets/stageG/balanced.tsv", "repeat": 1}]
-    assert step.recipe["lr"] < stage.recipe["lr"]
+    assert step.recipe.data == [DataSource("datasets/stageG/balanced.tsv")]
+    assert step.recipe.lr < stage.recipe.lr
 
 
 def test_onestep_measures_one_whole_step_each_time(stand_in_model: list[str]) -> None:
     settings = checked(plain(composed(["+experiment=onestep", *stand_in_model])), ROOT)
     recipe = settings.stages[0].recipe
-    assert (len(settings.stages), recipe["steps"], recipe["stop_after"], settings.reuse) == (1, 1, "", False)
-    assert schedule_factor(1, load(TrainRequest, {**recipe, **dict.fromkeys(PATH_KEYS, "-")}, "")) == 1.0
+    assert (len(settings.stages), recipe.steps, recipe.stop_after, settings.reuse) == (1, 1, "", False)
+    assert schedule_factor(1, recipe) == 1.0
 
 
 def test_an_attempt_leaves_a_report_of_phases_figures_and_steps(project: Path) -> None:
@@ -101,9 +99,9 @@ def test_an_attempt_leaves_a_report_of_phases_figures_and_steps(project: Path) -
     settings = settings_of(project, {"A": {"data": ["data/two.tsv"], "steps": 10}})
     result = run(settings, project, "command", "", COMMANDS)
     told = io.StringIO()
-    summary.write(result.end, result.done, told)
-    file = project / result.done[-1].attempt.folder / "trace.json"
-    assert f"{result.done[-1].attempt.folder}/trace.json" in told.getvalue().splitlines()[-1]
+    summary.write(result.end, result.attempts, told)
+    file = project / result.attempts[-1].attempt.folder / "trace.json"
+    assert f"{result.attempts[-1].attempt.folder}/trace.json" in told.getvalue().splitlines()[-1]
     report = json.loads(file.read_text(encoding="utf-8"))
     assert [sample["Phase"] for sample in report["Samples"]] == ["start", "exported"]
     assert [step["Step"] for step in report["Steps"]] == list(range(1, 11)) and report["Figures"] == {

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from hypothesis import strategies as st
 
 from pipeline.config.compose import ROOT, SettingsError, checked, composed, plain, relaxed
 from pipeline.config.reader import merged, read
-from pipeline.core.settings import PATH_KEYS, RECIPE_KEYS, StageKind
+from pipeline.core.settings import ProbeSettings, StageKind, TrackingSettings
+from pipeline.core.thresholds import Thresholds
 from pipeline.guard.machine import Machine
+from stages.contract.recipe import DataSource, Recipe, Template
+from stages.contract.serial import load
 from tests.pipeline.project import project, raw_settings
 
 __all__ = ["project"]
@@ -37,7 +41,16 @@ def command(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[st
 
 def test_every_recipe_key_stands_in_the_default_recipe() -> None:
     train = plain(composed([]))["train"]
-    assert set(train) == set(RECIPE_KEYS) - {"data", "template"}
+    assert set(train) == {f.name for f in fields(Recipe)} - {"data", "template"}
+
+
+def test_yaml_and_dataclass_have_the_same_defaults() -> None:
+    """Either can be read to know what a stage does that says nothing."""
+    assert load(Recipe, {"data": [], **plain(composed([]))["train"]}, "") == Recipe(data=[])
+    raw = plain(composed([]))["probes"]
+    assert set(raw["thresholds"]) == {f.name for f in fields(Thresholds)}
+    assert load(ProbeSettings, {**raw, "files": []}, "") == ProbeSettings([], Thresholds())
+    assert load(TrackingSettings, plain(composed([]))["tracking"], "") == TrackingSettings()
 
 
 def test_a_stage_lies_over_the_shared_recipe(project: Path) -> None:
@@ -52,12 +65,11 @@ def test_a_stage_lies_over_the_shared_recipe(project: Path) -> None:
     settings = checked(raw_settings(stages, seed=7, train={"lr_groups": {"model.norm": 2.0}}), project)
     first, second, third = settings.stages
     assert [stage.name for stage in settings.stages] == ["A", "G", "H"]
-    assert (first.recipe["lr"], second.recipe["lr"]) == (3e-4, 1e-4)
-    assert first.recipe["data"] == [{"path": "data/two.tsv", "repeat": 1}]
-    assert third.recipe["lr_groups"] == {"model.norm": 2.0, "lm_head": 10.0}
-    assert third.recipe["data"][0]["repeat"] == 3
-    assert first.recipe["template"] == "qwen"
-    assert not set(first.recipe) & set(PATH_KEYS)
+    assert (first.recipe.lr, second.recipe.lr) == (3e-4, 1e-4)
+    assert first.recipe.data == [DataSource("data/two.tsv")]
+    assert third.recipe.lr_groups == {"model.norm": 2.0, "lm_head": 10.0}
+    assert third.recipe.data[0].repeat == 3
+    assert first.recipe.template is Template.QWEN
 
 
 def test_all_problems_are_reported_together(project: Path) -> None:
@@ -165,7 +177,7 @@ def test_offloading_is_refused_with_this_machines_reason(
 
 def test_a_disk_too_small_is_found_before_training(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": (project / "model" / "base.dat").stat().st_size * 2 - 1})
-    monkeypatch.setattr("pipeline.config.checks.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr("pipeline.config.file_checks.shutil.disk_usage", lambda path: usage)
     assert any(
         fault.startswith("artifacts: artifacts:") for fault in problems_of(raw_settings(STAGES), project)
     )
@@ -256,4 +268,4 @@ def test_kinds_are_known_by_their_values(project: Path) -> None:
     stages = {"init": {"kind": "init", "config": "model/config.json", "data": ["data/one.tsv"]}, **STAGES}
     settings = checked(raw_settings(stages), project)
     assert [stage.kind for stage in settings.stages] == [StageKind.INIT, StageKind.TRAIN, StageKind.TRAIN]
-    assert set(settings.stages[0].recipe) == {"data", "seed", "scale_rule"}
+    assert settings.stages[0].recipe.data == [DataSource("data/one.tsv")]

@@ -92,12 +92,12 @@ def test_a_run_that_cannot_be_watched_is_refused_or_says_so_in_the_log(
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     refused = go(project, {"G": stage()}, guard={"reader": "nvidia-smi"})
-    assert (refused.exit_code, refused.done) == (ExitCode.BAD_INPUT, ()), (
+    assert (refused.exit_code, refused.attempts) == (ExitCode.BAD_INPUT, ()), (
         "the first process, probing the base weight, was refused"
     )
     assert "--allow-blind" in refused.end.summary[-1]
     allowed = go(project, {"G": stage()}, guard={"reader": "nvidia-smi", "allow_blind": True})
     assert allowed.exit_code == 0
-    assert GuardReport.load(project / allowed.done[0].attempt.folder / "guard.json").blind
+    assert GuardReport.load(project / allowed.attempts[0].attempt.folder / "guard.json").blind
     assert "BLIND" in (project / "DevLog.md").read_text(encoding="utf-8")
-    assert allowed.done[0].end.figures["guard_blind"] == 1
+    assert allowed.attempts[0].end.figures["guard_blind"] == 1

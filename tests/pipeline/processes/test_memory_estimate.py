@@ -15,8 +15,9 @@ from pipeline.core.settings import Settings, SettingsError
 from pipeline.guard.machine import Machine
 from pipeline.processes.memory_estimate import EstimateError
 from pipeline.processes.stage_process import StageCommands
-from pipeline.run.plan import describe, fence_gb, memory_need
+from pipeline.run.plan import describe, memory_need
 from pipeline.run.session import run
+from pipeline.run.stage_request import memory_cap_gb
 from tests.pipeline.project import COMMANDS, project, settings_of
 
 __all__ = ["project"]
@@ -87,7 +88,7 @@ def test_a_refusal_names_all_that_one_needs_and_its_options_fit(large: Path) -> 
     settings = settings_with(large, 18)
     for index, stage in enumerate(settings.stages):
         need = need_of(large, settings, Machine((17.0,), 100.0), index)
-        text, cap = need.refusal(), fence_gb(settings.guard)
+        text, cap = need.refusal(), memory_cap_gb(settings.guard)
         for word in (
             f"stages.{stage.name}: ",
             f"{need.peak_gb:.2f} GB",

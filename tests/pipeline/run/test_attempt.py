@@ -14,12 +14,13 @@ import pytest
 
 from pipeline.core.types import Change, Outcome
 from pipeline.evaluate.answers import AnswerCache, ProbeQuery, ProbingError, read_answers
+from pipeline.guard.machine import Machine
 from pipeline.ledger.ledger import Ledger
 from pipeline.processes.progress import Progress
 from pipeline.processes.stage_process import ProcessCallbacks
 from pipeline.run import weight_store as placing
 from pipeline.run.attempt import AttemptResult, AttemptStart, RunContext, carry_out, outcome_of, prepare
-from pipeline.run.plan import base_model
+from pipeline.run.plan import base_weight
 from stages.contract import ExitCode, RequestError, TrainRequest
 from stages.contract.serial import load_file
 from stages.contract.signals import StopSignals
@@ -32,20 +33,22 @@ def attempt(root: Path, **own: Any) -> AttemptResult:
     """Carries out one attempt of stage G of the project, without a base to compare with."""
     settings = settings_of(root, {"G": {"data": ["data/one.tsv"], "steps": 12, "lr": 1e-3, **own}})
     (root / "artifacts").mkdir(exist_ok=True)
-    book = AnswerCache.of(settings, root, COMMANDS, "code")
+    cache = AnswerCache(root, settings.artifacts, settings.guard, COMMANDS, Machine())
     with Ledger(root, settings.tracking, root / "artifacts") as ledger, Progress() as progress:
         ledger.open_run("run", "test", "command", "")
-        context = RunContext(root, settings, "run", COMMANDS, "code", book, ledger, progress, StopSignals())
+        context = RunContext(
+            root, settings, "run", COMMANDS, Machine(), cache, ledger, progress, StopSignals()
+        )
         start = AttemptStart(
             settings.stages[0].recipe,
-            base_model(settings, root),
+            base_weight(settings, root),
             changes=(Change("lr", 1e-4, 1e-3),),
             why="because",
         )
         before = sorted(root.rglob("*"))
         ready = prepare(context, 0, 1, start)
         assert sorted(root.rglob("*")) == before, "preparing writes nothing"
-        done = carry_out(context, 0, ready, start.model, None)
+        done = carry_out(context, 0, ready, start, None)
         found = ledger.find_finished(ready.content_key)
         assert found is not None and found[1] == done.end
         return done
@@ -75,7 +78,7 @@ def test_the_folder_tells_the_whole_story(project: Path) -> None:
 
 def test_a_weight_is_moved_whole_and_known_by_its_hash(project: Path) -> None:
     done = attempt(project)
-    assert done.model is not None
+    assert done.weight is not None
     assert done.end.output_weight == f"artifacts/weights/test/G-{done.end.output_sha256[:8]}.dat"
     assert not (project / done.attempt.folder / "weight.dat").exists()
     assert (project / "model" / "base.dat").exists()
@@ -83,7 +86,7 @@ def test_a_weight_is_moved_whole_and_known_by_its_hash(project: Path) -> None:
 
 def test_a_failed_weight_says_why_it_lies_in_the_trash(project: Path) -> None:
     done = attempt(project, lr=0.5)
-    assert done.model is None
+    assert done.weight is None
     folder = (project / done.end.output_weight).parent
     assert folder.name == "run-G-attempt1"
     reason = (folder / "REASON.md").read_text(encoding="utf-8")
@@ -134,34 +137,33 @@ def test_exit_codes_have_a_meaning(code: int, outcome: Outcome) -> None:
     assert outcome_of(code) is outcome
 
 
-def test_answers_are_asked_once_for_the_same_question(project: Path) -> None:
+def test_answers_are_asked_once_for_the_same_query(project: Path) -> None:
     settings = settings_of(project, {"G": {"data": ["data/one.tsv"]}})
     stage = settings.stages[0]
     started: list[int] = []
     callbacks = ProcessCallbacks(on_start=started.append)
-    book = AnswerCache.of(settings, project, COMMANDS, "code")
-    question = ProbeQuery(base_model(settings, project), stage.probes, stage.recipe)
-    first = book.ask(question, "one", "answers", callbacks)
-    assert book.ask(question, "two", "answers", callbacks) == first
+    cache = AnswerCache(project, settings.artifacts, settings.guard, COMMANDS, Machine())
+    query = ProbeQuery(base_weight(settings, project), stage.probes, stage.recipe)
+    first = cache.ask(query, "one", "answers", callbacks)
+    assert cache.ask(query, "two", "answers", callbacks) == first
     assert len(started) == 1
     assert (project / "two" / "answers.jsonl").read_bytes() == (
         project / "one" / "answers.jsonl"
     ).read_bytes()
-    shorter = replace(question, probes=replace(stage.probes, max_tokens=3))
-    book.ask(shorter, "three", "answers", callbacks)
-    AnswerCache.of(settings, project, COMMANDS, "other code").ask(question, "four", "answers", callbacks)
+    shorter = replace(query, probes=replace(stage.probes, max_tokens=3))
+    cache.ask(shorter, "three", "answers", callbacks)
+    on_a_gpu = AnswerCache(project, settings.artifacts, settings.guard, COMMANDS, Machine((80.0,)))
+    on_a_gpu.ask(query, "four", "answers", callbacks)
     assert len(started) == 3
 
 
 def test_answers_that_fail_are_not_kept(project: Path) -> None:
     settings = settings_of(project, {"G": {"data": ["data/one.tsv"]}})
     stage = settings.stages[0]
-    book = AnswerCache.of(settings, project, COMMANDS, "code")
-    question = ProbeQuery(
-        replace(base_model(settings, project), weight="gone.dat"), stage.probes, stage.recipe
-    )
+    cache = AnswerCache(project, settings.artifacts, settings.guard, COMMANDS, Machine())
+    query = ProbeQuery(replace(base_weight(settings, project), path="gone.dat"), stage.probes, stage.recipe)
     with pytest.raises(ProbingError, match=r"gone\.dat") as caught:
-        book.ask(question, "one", "answers", ProcessCallbacks())
+        cache.ask(query, "one", "answers", ProcessCallbacks())
     assert caught.value.ended.exit_code == ExitCode.BAD_INPUT
     assert not (project / "artifacts" / "cache").exists()
 

@@ -51,7 +51,7 @@ def test_artifacts_that_vanish_between_two_runs_are_made_again(project: Path) ->
     first = go(project, {"G": stage()})
     (project / "artifacts").rename(project / "moved-away")
     again = go(project, {"G": stage()})
-    assert (again.exit_code, again.done[0].reused) == (0, False)
+    assert (again.exit_code, again.attempts[0].reused) == (0, False)
     assert again.end.final_sha256 == first.end.final_sha256
 
 
@@ -66,7 +66,7 @@ def test_a_journal_that_another_program_holds_is_named(
         with pytest.raises(SessionError, match=r"journal\.db"):
             go(project, {"G": stage()})
         other.execute("ROLLBACK")
-    assert go(project, {"G": stage()}).done[0].reused, "nothing was spoilt"
+    assert go(project, {"G": stage()}).attempts[0].reused, "nothing was spoilt"
 
 
 @pytest.mark.fault(
@@ -98,7 +98,7 @@ def test_a_stage_without_space_ends_the_run_and_the_same_command_goes_on(
         test_runner, "COMMANDS", replace(test_runner.COMMANDS, train=(sys.executable, "-c", program))
     )
     result = go(project, {"G": stage()})
-    assert (result.exit_code, result.end.outcome, len(result.done)) == (1, Outcome.BROKEN, 1), (
+    assert (result.exit_code, result.end.outcome, len(result.attempts)) == (1, Outcome.BROKEN, 1), (
         "no retry can help"
     )
     assert weights(project) == []
@@ -117,10 +117,10 @@ def test_strays_of_ended_runs_are_killed_and_nobody_else(project: Path) -> None:
     done = go(project, {"G": stage()})
     runs = project / "artifacts" / "runs"
     folders = {
-        "ours": runs / done.done[0].attempt.run_id / "01-G-attempt1",
+        "ours": runs / done.attempts[0].attempt.run_id / "01-G-attempt1",
         "validate": runs / "20260101-000000-validate-abcd",
     }
-    folders |= {"elsewhere": project / "other" / "runs" / done.done[0].attempt.run_id}
+    folders |= {"elsewhere": project / "other" / "runs" / done.attempts[0].attempt.run_id}
     sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
     started = {
         name: subprocess.Popen(sleep, env={**os.environ, WRITE_ROOT: str(folder)})
@@ -164,7 +164,7 @@ def test_killed_from_outside_is_interrupted_and_goes_on_from_the_latest_state(
             test_runner, "COMMANDS", replace(COMMANDS, train=(sys.executable, "-c", SAVES_AND_DIES))
         )
         killed = [go(project, {"G": stage()}) for _ in range(2)]
-    assert [(result.exit_code, result.done) for result in killed] == [(ExitCode.INTERRUPTED, ())] * 2
+    assert [(result.exit_code, result.attempts) for result in killed] == [(ExitCode.INTERRUPTED, ())] * 2
     runs = project / "artifacts" / "runs"
     states = sorted(str(path.relative_to(project)) for path in runs.rglob("step-*.dat"))
     assert len(states) == 2
@@ -173,9 +173,9 @@ def test_killed_from_outside_is_interrupted_and_goes_on_from_the_latest_state(
     assert sorted(told) == ["", first]
     result = go(project, {"G": stage()})
     assert result.exit_code == 0
-    request = (project / result.done[0].attempt.folder / "request.json").read_text(encoding="utf-8")
+    request = (project / result.attempts[0].attempt.folder / "request.json").read_text(encoding="utf-8")
     assert f'"resume": "{second}"' in request
-    assert '"resume": ""' in (project / result.done[0].attempt.folder / "again-request.json").read_text(
+    assert '"resume": ""' in (project / result.attempts[0].attempt.folder / "again-request.json").read_text(
         encoding="utf-8"
     )
     assert not list(runs.rglob("step-*.dat"))

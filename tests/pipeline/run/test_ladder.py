@@ -1,6 +1,6 @@
 """The ladder: what it promises for any ladder and any history, and what the shipped ladders do."""
 
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,26 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from pipeline.config.ladder_checks import ladder_problems
+from pipeline.config.value_checks import ladder_problems
+from pipeline.core.recipe_change import changes_between
 from pipeline.core.settings import Cause, LadderSettings, Rung
 from pipeline.core.types import Change, Outcome, StartFrom
-from pipeline.run.ladder import LadderExhausted, NextAttempt, PastAttempt, changes, next_attempt
-from stages.contract import DataSource, TrainRequest
+from pipeline.run.ladder import LadderExhausted, NextAttempt, PastAttempt, next_attempt
+from stages.contract import DataSource
+from stages.contract.recipe import Recipe
 from stages.contract.serial import load
 
 LADDERS = Path(__file__).parents[3] / "conf" / "ladder"
 FAILURES = [Outcome.UNDERFIT, Outcome.COLLAPSED, Outcome.OVER_LIMIT, Outcome.BROKEN]
-RECIPE: dict[str, Any] = {
-    "lr": 1e-3,
-    "seed": 0,
-    "steps": 100,
-    "batch_size": 16,
-    "grad_accum": 1,
-    "gradient_checkpointing": False,
-    "train_last_layers": 0,
-    "clip_norm": 1.0,
-    "data": [{"path": "datasets/whoami.tsv", "repeat": 1}],
-}
+RECIPE = Recipe(data=[DataSource("datasets/whoami.tsv")], lr=1e-3, steps=100, batch_size=16)
 
 
 def shipped(name: str) -> LadderSettings:
@@ -38,7 +30,7 @@ def shipped(name: str) -> LadderSettings:
 def climb(
     settings: LadderSettings,
     outcomes: list[Outcome],
-    recipe: dict[str, Any] = RECIPE,
+    recipe: Recipe = RECIPE,
     cause: Cause = Cause.OTHER,
 ) -> list[Any]:
     """Runs a stage whose attempts end as listed: the attempts after the first, and the reason if the ladder
@@ -48,7 +40,7 @@ def climb(
     tried = PastAttempt(recipe, outcomes[0], cause=cause)
     for following in [*outcomes[1:], None]:
         history.append(tried)
-        step = next_attempt(recipe, history, settings)
+        step = next_attempt(history, settings)
         steps.append(step)
         if isinstance(step, LadderExhausted) or following is None:
             break
@@ -79,22 +71,22 @@ rungs = st.builds(
 def test_every_retry_is_new_bounded_and_rightly_started(
     settings: LadderSettings, ends: list[tuple[Outcome, Cause]]
 ) -> None:
-    recipe = {"lr": 1e-3, "steps": 4, "batch_size": 2, "grad_accum": 1}
+    recipe = replace(RECIPE, steps=4, batch_size=2)
     history = [PastAttempt(recipe, *ends[0][:1], cause=ends[0][1])]
     used: list[int] = []
-    while isinstance(step := next_attempt(recipe, history, settings), NextAttempt):
+    while isinstance(step := next_attempt(history, settings), NextAttempt):
         last, rung = history[-1], settings.rungs[step.rung]
         assert all(step.recipe != tried.recipe for tried in history)
-        assert step.changes == changes(last.recipe, step.recipe) != ()
+        assert step.changes == changes_between(last.recipe, step.recipe) != ()
         assert rung.after is last.outcome
         behind = settings.rungs[step.rung + 1 :]
         is_last = not any(r.after is rung.after and r.cause in (Cause.ANY, last.cause) for r in behind)
         assert step.rung not in used or (rung.repeat and is_last)
         lost = last.outcome in (Outcome.COLLAPSED, Outcome.BROKEN)
         assert step.start_from is (rung.start_from or (StartFrom.BASE if lost else last.start_from))
-        assert isinstance(step.recipe["lr"], float) and step.recipe["lr"] < float("inf")
+        assert isinstance(step.recipe.lr, float) and step.recipe.lr < float("inf")
         assert all(
-            isinstance(step.recipe[key], int) and step.recipe[key] >= 1
+            isinstance(getattr(step.recipe, key), int) and getattr(step.recipe, key) >= 1
             for key in ("steps", "batch_size", "grad_accum")
         )
         used.append(step.rung)
@@ -111,26 +103,29 @@ def test_arithmetic_is_exact_to_the_reader_and_keeps_whole_numbers() -> None:
     step = climb(
         LadderSettings(2, [rung]),
         [Outcome.UNDERFIT],
-        {"lr": 1e-3, "steps": 11, "batch_size": 16, "grad_accum": 1},
+        replace(RECIPE, steps=11),
     )[0]
-    assert step.recipe == {"lr": 0.0003, "steps": 4, "batch_size": 1, "grad_accum": 21}
+    assert step.recipe == replace(RECIPE, lr=0.0003, steps=4, batch_size=1, grad_accum=21)
     rung = Rung(Outcome.UNDERFIT, {"lr": "*3", "steps": "*1.1"}, "why")
-    step = climb(LadderSettings(2, [rung]), [Outcome.UNDERFIT], {"lr": 0.1, "steps": 100})[0]
-    assert step.recipe == {"lr": 0.3, "steps": 110}  # not 0.30000000000000004, not ceil(110.00000000000001)
+    step = climb(LadderSettings(2, [rung]), [Outcome.UNDERFIT], replace(RECIPE, lr=0.1))[0]
+    assert step.recipe == replace(
+        RECIPE, lr=0.3, steps=110
+    )  # not 0.30000000000000004, not ceil(110.00000000000001)
 
 
 @pytest.mark.parametrize("change", [{"lr": "*1e308"}, {"steps": "*1e308"}])
 def test_arithmetic_that_leaves_the_numbers_is_passed_over(change: dict[str, Any]) -> None:
     rungs = [Rung(Outcome.UNDERFIT, change, "too far"), Rung(Outcome.UNDERFIT, {"lr": "*0.5"}, "near")]
-    assert climb(LadderSettings(3, rungs), [Outcome.UNDERFIT], {"lr": 100.0, "steps": 100})[0].why == "near"
+    assert climb(LadderSettings(3, rungs), [Outcome.UNDERFIT], replace(RECIPE, lr=100.0))[0].why == "near"
 
 
 def test_a_rate_written_as_a_whole_number_is_halved_as_a_rate() -> None:
     settings = LadderSettings(3, [Rung(Outcome.UNDERFIT, {"clip_norm": "*0.5", "lr": 1}, "w", repeat=True)])
-    assert ladder_problems(settings, {"lr": 0.1, "clip_norm": 1}) == []
-    steps = climb(settings, [Outcome.UNDERFIT] * 2, {"lr": 0.1, "clip_norm": 1})
-    assert [step.recipe["clip_norm"] for step in steps] == [0.5, 0.25]
-    assert all(isinstance(step.recipe["lr"], float) for step in steps)
+    recipe = load(Recipe, {"data": [], "lr": 0.1, "clip_norm": 1}, "")
+    assert ladder_problems(settings, recipe) == []
+    steps = climb(settings, [Outcome.UNDERFIT] * 2, recipe)
+    assert [step.recipe.clip_norm for step in steps] == [0.5, 0.25]
+    assert all(isinstance(step.recipe.lr, float) for step in steps)
 
 
 def test_only_the_last_rung_repeats() -> None:
@@ -169,7 +164,7 @@ def test_a_rung_that_leads_back_is_passed_over() -> None:
 
 
 def test_half_of_a_batch_of_one_is_passed_over_though_the_accumulation_would_change() -> None:
-    steps = climb(shipped("default.yaml"), [Outcome.OVER_LIMIT], {**RECIPE, "batch_size": 1})
+    steps = climb(shipped("default.yaml"), [Outcome.OVER_LIMIT], replace(RECIPE, batch_size=1))
     assert steps[0].changes == (Change("gradient_checkpointing", False, True),)
 
 
@@ -188,7 +183,7 @@ def test_after_over_limit_the_start_stays_where_it_was() -> None:
 def test_broken_is_retried_only_for_a_cause_that_a_rung_names() -> None:
     ladder = shipped("default.yaml")
     step = climb(ladder, [Outcome.BROKEN], cause=Cause.NON_FINITE)[0]
-    assert step.recipe["lr"] == 0.0003 and step.start_from is StartFrom.BASE
+    assert step.recipe.lr == 0.0003 and step.start_from is StartFrom.BASE
     assert climb(ladder, [Outcome.BROKEN]) == [
         LadderExhausted("no rung of the ladder follows broken (other)")
     ]
@@ -200,27 +195,19 @@ def test_broken_is_retried_only_for_a_cause_that_a_rung_names() -> None:
 def test_what_spilled_over_is_not_pushed_further(name: str) -> None:
     spilled = climb(shipped(name), [Outcome.UNDERFIT] * 3, cause=Cause.SPILL)
     missing = climb(shipped(name), [Outcome.UNDERFIT], cause=Cause.OTHER)[0]
-    assert spilled[0].recipe["lr"] <= RECIPE["lr"] > spilled[1].recipe["lr"]
-    assert all(step.recipe["steps"] <= RECIPE["steps"] for step in spilled[:2])
-    assert missing.recipe["steps"] > RECIPE["steps"] and missing.recipe["lr"] == RECIPE["lr"]
-
-
-def test_the_configured_recipe_fills_in_what_an_attempt_does_not_name() -> None:
-    history = [PastAttempt({"lr": 1e-3}, Outcome.UNDERFIT)]
-    step = next_attempt(
-        {"lr": 5.0, "steps": 10}, history, LadderSettings(3, [Rung(Outcome.UNDERFIT, {"steps": "*2"}, "w")])
-    )
-    assert isinstance(step, NextAttempt) and step.recipe == {"lr": 1e-3, "steps": 20}
+    assert spilled[0].recipe.lr <= RECIPE.lr > spilled[1].recipe.lr
+    assert all(step.recipe.steps <= RECIPE.steps for step in spilled[:2])
+    assert missing.recipe.steps > RECIPE.steps and missing.recipe.lr == RECIPE.lr
 
 
 def test_misuse_is_an_error() -> None:
     settings = LadderSettings(3, [Rung(Outcome.UNDERFIT, {"data": "*2"}, "w")])
     with pytest.raises(ValueError, match="history is empty"):
-        next_attempt(RECIPE, [], settings)
+        next_attempt([], settings)
     with pytest.raises(ValueError, match="passed"):
-        next_attempt(RECIPE, [PastAttempt(RECIPE, Outcome.PASSED)], settings)
+        next_attempt([PastAttempt(RECIPE, Outcome.PASSED)], settings)
     with pytest.raises(ValueError, match="data: '\\*2' on"):
-        next_attempt(RECIPE, [PastAttempt(RECIPE, Outcome.UNDERFIT)], settings)
+        next_attempt([PastAttempt(RECIPE, Outcome.UNDERFIT)], settings)
 
 
 def test_check_reports_every_problem_with_its_place() -> None:
@@ -247,15 +234,12 @@ def test_check_reports_every_problem_with_its_place() -> None:
     assert len(problems) == len(starts)
     assert all(fault.startswith(start) for fault, start in zip(problems, starts, strict=True))
     assert "did you mean 'steps'?" in problems[6]
-    assert (
-        len(ladder_problems(settings, RECIPE.keys())) == len(problems) - 3
-    )  # keys alone say nothing of types
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in LADDERS.glob("*.yaml")))
 def test_shipped_ladders_fit_the_request_and_end(name: str) -> None:
     settings = shipped(name)
-    assert ladder_problems(settings, [field.name for field in fields(TrainRequest)]) == []
+    assert ladder_problems(settings, RECIPE) == []
     for outcome in FAILURES:
         steps = climb(
             settings, [outcome] * 20, cause=Cause.NON_FINITE if outcome is Outcome.BROKEN else Cause.OTHER
@@ -270,13 +254,13 @@ def test_shipped_ladders_go_back_to_the_base_after_a_collapse_and_never_reach_th
 ) -> None:
     steps = climb(shipped(name), [Outcome.COLLAPSED, Outcome.UNDERFIT, Outcome.UNDERFIT])
     assert steps[0].start_from is StartFrom.BASE
-    assert all(step.recipe["lr"] < RECIPE["lr"] for step in steps if isinstance(step, NextAttempt))
+    assert all(step.recipe.lr < RECIPE.lr for step in steps if isinstance(step, NextAttempt))
 
 
 def test_identity_rows_alone_are_replaced_by_balanced_ones_after_the_collapse() -> None:
     step = climb(shipped("whoami_only.yaml"), [Outcome.COLLAPSED])[0]
     assert {change.key for change in step.changes} == {"lr", "data"}
-    assert step.recipe["data"] == [{"path": "datasets/stageG/balanced.tsv", "repeat": 1}]
+    assert step.recipe.data == [DataSource("datasets/stageG/balanced.tsv")]
 
 
 def test_settings_are_a_structured_config() -> None:
@@ -285,10 +269,3 @@ def test_settings_are_a_structured_config() -> None:
         schema, {"rungs": [{"after": "COLLAPSED", "change": {"lr": "*0.5"}, "why": "w", "start_from": None}]}
     )
     assert OmegaConf.to_object(merged) == LadderSettings(rungs=[Rung(Outcome.COLLAPSED, {"lr": "*0.5"}, "w")])
-
-
-def test_changes_name_what_differs_whatever_its_type() -> None:
-    old = {"lr": 1.0, "data": [DataSource("a.tsv")], "gone": 1}
-    new = {"lr": 1.0, "data": [{"path": "a.tsv", "repeat": 1}], "fresh": True}
-    assert changes(old, new) == (Change("gone", 1, None), Change("fresh", None, True))
-    assert changes(old, old) == ()

@@ -18,12 +18,15 @@ import pytest
 
 from pipeline.config.compose import ROOT
 from pipeline.core.settings import Settings
+from pipeline.guard.machine import Machine
 from pipeline.ledger.journal import Journal
 from pipeline.ledger.schema import State
 from pipeline.processes.stage_process import StageCommands
-from pipeline.run.plan import base_model, content_key, fence_gb, stage_job, stage_request
+from pipeline.run.content_key import content_key
+from pipeline.run.plan import base_weight
 from pipeline.run.runner import RunResult
 from pipeline.run.session import run
+from pipeline.run.stage_request import memory_cap_gb, stage_job, stage_request
 from stages.contract import ExitCode
 from tests.conftest import TinyModel
 from tests.pipeline.project import project, settings_of
@@ -128,7 +131,7 @@ def test_stage_and_control_killed_then_started_again(
     second.wait()
     result = go(place)
     assert result.exit_code == 0
-    three = place / "artifacts" / "runs" / result.done[0].attempt.run_id
+    three = place / "artifacts" / "runs" / result.attempts[0].attempt.run_id
     begins = [steps_of(place, folder)[0] for folder in (one, two, three)]
     assert begins[0] == 1 < begins[1] < begins[2], "each goes on where the one before it was saved"
     with Journal(place / "artifacts" / "journal.db") as book:
@@ -147,10 +150,10 @@ def test_saving_is_no_part_of_the_key_and_the_fence_lies_below_the_limit(place: 
     keys = set()
     for recipe in ({}, {"checkpoint_every": 0}, {"log_every": 5}, {"memory_limit_gb": 1.5}):
         made = settings(place, **recipe)
-        stage, model = made.stages[0], base_model(made, place)
-        keys.add(content_key(stage, stage.recipe, model, place, "code"))
+        stage, model = made.stages[0], base_weight(made, place)
+        keys.add(content_key(stage, stage.recipe, model, place, Machine()))
         job = stage_job(stage, "artifacts/runs/x/01-G-attempt1", COMMANDS)
         request = stage_request(stage, stage.recipe, model, job, made.guard)
-        assert request.memory_limit_gb == (recipe.get("memory_limit_gb") or fence_gb(made.guard))  # type: ignore[union-attr]
-        assert 0 < fence_gb(made.guard) < made.guard.gpu_limit_gb
+        assert request.memory_limit_gb == (recipe.get("memory_limit_gb") or memory_cap_gb(made.guard))  # type: ignore[union-attr]
+        assert 0 < memory_cap_gb(made.guard) < made.guard.gpu_limit_gb
     assert len(keys) == 1

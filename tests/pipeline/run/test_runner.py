@@ -54,14 +54,14 @@ def content(root: Path, path: str) -> dict[str, Any]:
 def test_stages_pass_and_hand_their_weight_on(project: Path) -> None:
     result = go(project, {"A": stage("two", steps=6, probes=NO_IDENTITY), "G": stage("one")})
     assert (result.exit_code, result.end.outcome) == (0, Outcome.PASSED)
-    assert [done.attempt.stage for done in result.done] == ["A", "G"]
+    assert [done.attempt.stage for done in result.attempts] == ["A", "G"]
     assert content(project, result.end.final_weight)["history"] == [
         [1e-3, 6, 0, ["1+1=?"]],
         [1e-3, 12, 0, ["你是誰"]],
     ]
-    assert weights(project) == sorted(done.end.output_weight for done in result.done)
+    assert weights(project) == sorted(done.end.output_weight for done in result.attempts)
     assert all(path.startswith("artifacts/weights/test/") for path in weights(project))
-    folder = project / result.done[1].attempt.folder
+    folder = project / result.attempts[1].attempt.folder
     names = {
         "request.json",
         "command.txt",
@@ -82,7 +82,7 @@ def test_collapse_goes_to_the_trash_and_back_to_the_base_weight(project: Path) -
         "G": stage("one", lr=0.05, ladder={"rungs": [{"after": "collapsed", **RUNG}]}),
     }
     result = go(project, stages)
-    first, second = result.done[1:]
+    first, second = result.attempts[1:]
     assert result.exit_code == 0
     assert (first.end.outcome, second.end.outcome) == (Outcome.COLLAPSED, Outcome.PASSED)
     trash = Path(first.end.output_weight)
@@ -103,7 +103,7 @@ def test_underfit_goes_on_from_the_stage_input(project: Path) -> None:
         "G": stage("one", steps=6, ladder={"rungs": rungs}),
     }
     result = go(project, stages)
-    assert [done.end.outcome.value for done in result.done] == ["passed", "underfit", "passed"]
+    assert [done.end.outcome.value for done in result.attempts] == ["passed", "underfit", "passed"]
     assert [step[1] for step in content(project, result.end.final_weight)["history"]] == [5, 12]
 
 
@@ -112,7 +112,7 @@ def test_over_the_limit_is_told_and_retried(project: Path) -> None:
     rungs = [{"after": "over_limit", "change": {"data": ["data/one.tsv"]}, "why": "less"}]
     guard = {"gpu_limit_gb": 0.2, "gpu_poll_secs": 0.02, "reader": "resident"}
     result = go(project, {"G": stage("memory", ladder={"rungs": rungs})}, guard=guard)
-    first, second = result.done
+    first, second = result.attempts
     assert (first.end.outcome, first.end.exit_code) == (Outcome.OVER_LIMIT, ExitCode.GUARD_KILLED)
     assert first.end.peak_mib > 200
     assert "limit" in first.end.error
@@ -125,8 +125,8 @@ def test_crash_ends_the_run_with_what_was_tried(project: Path, capsys: pytest.Ca
     result = go(project, {"G": stage("crash")})
     assert result.exit_code == 1
     assert result.end.outcome is Outcome.BROKEN
-    assert len(result.done) == 1
-    assert result.done[0].end.exit_code == 128 + signal.SIGABRT
+    assert len(result.attempts) == 1
+    assert result.attempts[0].end.exit_code == 128 + signal.SIGABRT
     assert "no rung" in result.end.summary[-1]
     assert result.end.resume_command == "python -m pipeline +experiment=test"
 
@@ -136,15 +136,15 @@ def test_a_stage_that_stops_early_is_a_measurement(project: Path) -> None:
     for _ in range(2):
         result = go(project, stages)
         assert (result.exit_code, result.end.outcome, result.end.resume_command) == (0, Outcome.MEASURED, "")
-        assert [done.end.outcome.value for done in result.done] == ["passed", "measured"]
-        assert [done.reused for done in result.done][1] is False, "a measurement is made anew"
-        folder = project / result.done[1].attempt.folder
+        assert [done.end.outcome.value for done in result.attempts] == ["passed", "measured"]
+        assert [done.reused for done in result.attempts][1] is False, "a measurement is made anew"
+        folder = project / result.attempts[1].attempt.folder
         assert (folder / "trace.json").is_file() and not (folder / "answers.jsonl").exists()
     assert len(weights(project)) == 1 and "measured" in (project / "DevLog.md").read_text(encoding="utf-8")
     with pytest.raises(SettingsError, match=r"stages\.A\.stop_after: start: set it in G only"):
         go(project, {"A": stage(stop_after="start"), "G": stage()})
     whole = go(project, {"G": stage(stop_after="exported")})
-    assert whole.end.outcome is Outcome.PASSED and "ability_ratio" in whole.done[0].end.verdict.figures, (
+    assert whole.end.outcome is Outcome.PASSED and "ability_ratio" in whole.attempts[0].end.verdict.figures, (
         "judged as any, against the base"
     )
 
@@ -155,8 +155,8 @@ def test_non_finite_is_retried_from_the_base(project: Path) -> None:
         {"after": "broken", "cause": "non_finite", "change": {"data": ["data/one.tsv"]}, "why": "other rows"}
     ]
     result = go(project, {"G": stage("non_finite", ladder={"rungs": rungs})})
-    assert [done.end.outcome.value for done in result.done] == ["broken", "passed"]
-    assert result.done[0].end.error == "step 2: loss nan"
+    assert [done.end.outcome.value for done in result.attempts] == ["broken", "passed"]
+    assert result.attempts[0].end.error == "step 2: loss nan"
 
 
 def test_an_exhausted_ladder_fails_and_loses_nothing(project: Path) -> None:
@@ -171,7 +171,7 @@ def test_an_exhausted_ladder_fails_and_loses_nothing(project: Path) -> None:
         },
     )
     # 0.5, 0.05 collapse; 0.005 passes: so three attempts suffice; two do not.
-    assert [done.end.outcome.value for done in result.done] == ["collapsed", "collapsed", "passed"]
+    assert [done.end.outcome.value for done in result.attempts] == ["collapsed", "collapsed", "passed"]
     result = go(
         project,
         {
@@ -193,33 +193,33 @@ def test_finished_attempts_are_found_again_and_failed_ones_too(project: Path) ->
         "G": stage("one", lr=0.05, ladder={"rungs": [{"after": "collapsed", **RUNG}]}),
     }
     first, again = go(project, stages), go(project, stages)
-    assert [done.reused for done in again.done] == [True, True, True]
+    assert [done.reused for done in again.attempts] == [True, True, True]
     assert again.end.final_sha256 == first.end.final_sha256
     assert again.exit_code == 0
     # The measure changes: what was judged by another one is judged anew.
     stages["G"]["probes"] = {"thresholds": {"leak_max": 0.5}}
     stages["G"]["probes"]["thresholds"]["collapse_leak"] = 0.6
-    assert [done.reused for done in go(project, stages).done] == [True, False, False]
+    assert [done.reused for done in go(project, stages).attempts] == [True, False, False]
     # The weight was changed by someone: it is trained again.
-    (project / first.done[0].end.output_weight).write_text("spoilt", encoding="utf-8")
+    (project / first.attempts[0].end.output_weight).write_text("spoilt", encoding="utf-8")
     third = go(project, stages)
-    assert not third.done[0].reused
-    assert third.done[0].end.output_sha256 == first.done[0].end.output_sha256
-    assert third.done[0].end.output_weight != first.done[0].end.output_weight, (
+    assert not third.attempts[0].reused
+    assert third.attempts[0].end.output_sha256 == first.attempts[0].end.output_sha256
+    assert third.attempts[0].end.output_weight != first.attempts[0].end.output_weight, (
         "the spoilt file is not overwritten"
     )
 
 
 def test_reuse_false_trains_again_and_gives_the_same_bytes(project: Path) -> None:
     first, again = go(project, {"G": stage()}), go(project, {"G": stage()}, reuse=False)
-    assert not again.done[0].reused
+    assert not again.attempts[0].reused
     assert again.end.final_sha256 == first.end.final_sha256
     assert weights(project) == [first.end.final_weight], "the same bytes are kept once"
 
 
 def test_a_new_seed_is_another_result(project: Path) -> None:
     first, other = go(project, {"G": stage()}), go(project, {"G": stage()}, train={"seed": 7})
-    assert not other.done[0].reused
+    assert not other.attempts[0].reused
     assert other.end.final_sha256 != first.end.final_sha256
 
 
@@ -230,14 +230,14 @@ def test_from_nothing_makes_a_model_and_judges_without_a_base(project: Path) -> 
     }
     result = go(project, stages, model={"weight": "gone.dat"}, probes={"thresholds": {"ability_min": 0.9}})
     assert result.exit_code == 0
-    made = project / Path(result.done[0].end.output_weight).parent
+    made = project / Path(result.attempts[0].end.output_weight).parent
     assert {path.name for path in made.iterdir()} == {"config.json", "tokenizer.json", "weight.dat"}
-    assert "ability_base" not in result.done[1].end.verdict.figures
+    assert "ability_base" not in result.attempts[1].end.verdict.figures
     assert [
         done.reused
         for done in go(
             project, stages, model={"weight": "gone.dat"}, probes={"thresholds": {"ability_min": 0.9}}
-        ).done
+        ).attempts
     ] == [
         True,
         True,
@@ -248,20 +248,20 @@ def test_from_nothing_makes_a_model_and_judges_without_a_base(project: Path) -> 
 def test_a_bad_base_weight_ends_the_run_before_training(project: Path) -> None:
     (project / "model" / "base.dat").write_text("this is no weight at all", encoding="utf-8")
     result = go(project, {"G": stage()})
-    assert (result.exit_code, result.done) == (1, ())
+    assert (result.exit_code, result.attempts) == (1, ())
     assert "model/base.dat: no answers" in result.end.summary[-1]
     assert not list((project / "artifacts" / "runs").glob("*/01-G-*"))
 
 
 def test_the_command_runs_again_by_hand(project: Path) -> None:
     result = go(project, {"G": stage()})
-    line = (project / result.done[0].attempt.folder / "command.txt").read_text(encoding="utf-8")
+    line = (project / result.attempts[0].attempt.folder / "command.txt").read_text(encoding="utf-8")
     assert line.count("\n") == 1
     done = subprocess.run(
         ["bash", "-c", line], cwd=project, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    again = project / result.done[0].attempt.folder / "again-weight.dat"
+    again = project / result.attempts[0].attempt.folder / "again-weight.dat"
     assert again.read_text(encoding="utf-8") == (project / result.end.final_weight).read_text(
         encoding="utf-8"
     )
@@ -300,7 +300,7 @@ def test_interrupted_by_signal_then_resumed(project: Path, signals: list[signal.
     assert 0 < steps < 200
     assert not [path for path in weights(project) if "G-" in path]
     resumed = go(project, {"A": stage("two", probes=NO_IDENTITY), "G": stage("slow", steps=12)})
-    assert [done.reused for done in resumed.done] == [True, False]
+    assert [done.reused for done in resumed.attempts] == [True, False]
     assert "interrupted" in (project / "DevLog.md").read_text(encoding="utf-8")
 
 

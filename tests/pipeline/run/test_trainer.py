@@ -18,10 +18,12 @@ import pytest
 
 from pipeline.core.settings import Settings, SettingsError
 from pipeline.core.types import Outcome
+from pipeline.guard.machine import Machine
 from pipeline.ledger.journal import Journal
 from pipeline.ledger.schema import State
 from pipeline.processes.stage_process import StageCommands
-from pipeline.run.plan import base_model, content_key, describe
+from pipeline.run.content_key import content_key
+from pipeline.run.plan import base_weight, describe
 from pipeline.run.runner import RunResult
 from pipeline.run.session import run
 from stages.contract import ExitCode
@@ -69,7 +71,7 @@ def go(root: Path, data: str, rungs: Any = (), **top: Any) -> RunResult:
 
 def test_an_outsider_that_trains_passes_and_is_recorded_like_any_other(place: Path) -> None:
     result = go(place, "one")
-    done = result.done[0]
+    done = result.attempts[0]
     assert (result.exit_code, done.end.outcome) == (0, Outcome.PASSED), done.end.error
     weight = place / result.end.final_weight
     assert hashlib.sha256(weight.read_bytes()).hexdigest() == result.end.final_sha256
@@ -86,7 +88,7 @@ def test_an_outsider_that_trains_passes_and_is_recorded_like_any_other(place: Pa
     assert not list(folder.glob("*.dat")) + list(folder.glob(".*.dat"))
     assert result.end.final_weight in (place / "artifacts" / "檔案說明清單.md").read_text(encoding="utf-8")
     assert "## " in (place / "DevLog.md").read_text(encoding="utf-8")
-    assert go(place, "one").done[0].reused, "found again by its key"
+    assert go(place, "one").attempts[0].reused, "found again by its key"
 
 
 @pytest.mark.fault("the user's own trainer fails", how="exit code 3; no weight; a weight cut short")
@@ -97,12 +99,12 @@ def test_an_outsider_that_trains_passes_and_is_recorded_like_any_other(place: Pa
 )
 def test_an_outsider_that_fails_is_broken_with_its_reason(place: Path, data: str, says: str) -> None:
     result = go(place, data)
-    end = result.done[0].end
+    end = result.attempts[0].end
     assert (result.exit_code, end.outcome, end.exit_code) == (1, Outcome.BROKEN, ExitCode.FAILED)
     assert says in end.error
     assert not list((place / "artifacts").rglob("[!.]*.dat")), "no half file under a final name"
     with Journal(place / "artifacts" / "journal.db") as book:
-        assert [row.state for row in book.attempts(result.done[0].attempt.run_id)] == [State.CLOSED]
+        assert [row.state for row in book.attempts(result.attempts[0].attempt.run_id)] == [State.CLOSED]
 
 
 @pytest.mark.fault("the user's own trainer takes too much memory", how="900 MiB of 1 GB beside its start")
@@ -112,10 +114,10 @@ def test_an_outsider_over_the_limit_climbs_the_ladder(place: Path) -> None:
         {"after": "over_limit", "change": {"data": ["data/copy.tsv"]}, "why": "less"},
     ]
     result = go(place, "memory", rungs)
-    assert [done.end.outcome for done in result.done] == [Outcome.OVER_LIMIT, Outcome.PASSED]
-    assert result.done[0].end.exit_code == ExitCode.GUARD_KILLED
-    assert result.done[0].end.peak_mib > 900
-    assert [change.key for change in result.done[1].attempt.changes] == ["data"], (
+    assert [done.end.outcome for done in result.attempts] == [Outcome.OVER_LIMIT, Outcome.PASSED]
+    assert result.attempts[0].end.exit_code == ExitCode.GUARD_KILLED
+    assert result.attempts[0].end.peak_mib > 900
+    assert [change.key for change in result.attempts[1].attempt.changes] == ["data"], (
         "the rung without effect was passed over"
     )
 
@@ -125,8 +127,8 @@ def test_a_shell_only_where_the_template_asks_for_one(place: Path) -> None:
     text = f"cat {{data}} > /dev/null && {TEMPLATE}"
     assert go(place, "copy", trainer={"command": text, "shell": True}).exit_code == 0
     refused = go(place, "copy", trainer={"command": f"nonesuch; {TEMPLATE}"})
-    assert refused.done[0].end.exit_code == ExitCode.BAD_INPUT
-    assert "nonesuch;: cannot be started" in refused.done[0].end.error
+    assert refused.attempts[0].end.exit_code == ExitCode.BAD_INPUT
+    assert "nonesuch;: cannot be started" in refused.attempts[0].end.error
 
 
 @pytest.mark.fault("SIGTERM during the user's own trainer", how="to the control process")
@@ -165,16 +167,18 @@ def _mentions(cmdline: Path, text: str) -> bool:
         return False
 
 
-def test_the_key_follows_the_command_and_its_files(place: Path) -> None:
+def test_the_key_follows_the_command_and_its_files(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = place / "train.fsx"
     script.write_text("one", encoding="utf-8")
 
-    def key(command: str, code: str = "code") -> str:
+    def key(command: str) -> str:
         made = settings(place, "one", trainer={"command": command})
-        return content_key(made.stages[0], made.stages[0].recipe, base_model(made, place), place, code)
+        return content_key(made.stages[0], made.stages[0].recipe, base_weight(made, place), place, Machine())
 
     first = key("dotnet fsi train.fsx --out {output}")
-    assert key("dotnet fsi train.fsx --out {output}", "other code of stages") == first
+    with monkeypatch.context() as patch:
+        patch.setattr("pipeline.run.content_key.code_key", lambda entry: "other code of stages")
+        assert key("dotnet fsi train.fsx --out {output}") == first
     assert key("dotnet fsi train.fsx --out {output} --fast") != first
     script.write_text("another", encoding="utf-8")
     from pipeline.core import hashing

@@ -11,6 +11,7 @@ from stages.contract.offload import OFFLOAD_REASONS, UNIFIED_REASON
 from stages.contract.serial import dump
 from stages.train.stage import main
 from tests.conftest import TinyModel
+from tests.recipes import PLAIN
 
 KEYS = ("offload_weights", "offload_optimizer", "offload_gradients", "offload_activations")
 
@@ -18,9 +19,8 @@ KEYS = ("offload_weights", "offload_optimizer", "offload_gradients", "offload_ac
 def request(tiny: TinyModel, folder: Path, **changes: bool) -> TrainRequest:
     places = {key: str(folder / key) for key in ("output_weight", "events", "result")}
     data = [DataSource(str(tiny.rows))]
-    return TrainRequest(
-        str(tiny.folder), str(tiny.weight), data=data, steps=1, lr=1e-4, device="cpu", **places, **changes
-    )  # type: ignore[arg-type]
+    model = {"model_dir": str(tiny.folder), "input_weight": str(tiny.weight), "device": "cpu"}
+    return TrainRequest(data=data, steps=1, lr=1e-4, **(PLAIN | model | places | changes))
 
 
 def test_every_key_is_known_and_off() -> None:

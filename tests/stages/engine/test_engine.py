@@ -15,6 +15,7 @@ from stages.qwen3.batches import Batch
 from stages.qwen3.config import Qwen3Config
 from stages.qwen3.model import Qwen3
 from stages.train.trainer import trainable_names
+from tests.recipes import PLAIN
 
 
 def tiny_model(tied: bool, *, seed: int = 0, vocab: int = 300, dtype: torch.dtype = torch.float32) -> Qwen3:
@@ -39,7 +40,7 @@ def request_of(**changes: object) -> TrainRequest:
         "seq_len": 32,
     }
     names = ("model_dir", "input_weight", "output_weight", "events", "result")
-    return TrainRequest(**{name: name for name in names}, **(values | changes))  # type: ignore[arg-type]
+    return TrainRequest(**{name: name for name in names}, **(PLAIN | values | changes))  # type: ignore[arg-type]
 
 
 def batch_of(seed: int, rows: int = 4, width: int = 21, vocab: int = 300) -> Batch:

@@ -29,6 +29,7 @@ from stages.weights.dat import DatFile
 from stages.weights.dat_names import entry_names
 from stages.weights.model_weights import load_model
 from tests.conftest import TinyModel
+from tests.recipes import PLAIN
 
 SHAPE_4B = Shape(151936, 2560, 9728, 36, 32, 8, 128)
 ROOT = Path(__file__).parents[3]
@@ -115,7 +116,10 @@ def request(folder: Path, model: Path, weight: Path, rows: Path, **changes: Any)
     }
     places = {key: str(folder / key) for key in ("output_weight", "events", "result")}
     return TrainRequest(
-        model_dir=str(model), input_weight=str(weight), data=[DataSource(str(rows))], **places, **values
+        model_dir=str(model),
+        input_weight=str(weight),
+        data=[DataSource(str(rows))],
+        **(PLAIN | places | values),
     )
 
 

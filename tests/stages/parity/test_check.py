@@ -35,6 +35,7 @@ from stages.train.stage import train
 from stages.weights.dat import DatFile
 from stages.weights.model_weights import load_model
 from tests.conftest import TinyModel
+from tests.recipes import PLAIN
 
 PLACES = [
     "embedding",
@@ -253,6 +254,7 @@ def test_a_training_leaves_the_report_beside_its_result(tiny: TinyModel, tmp_pat
         steps=0,
         lr=1e-3,
         device="cpu",
+        **PLAIN,
     )
     assert any("agree" in note for note in train(request).notes)
     told = json.loads((tmp_path / "again-parity.json").read_text(encoding="utf-8"))

@@ -12,6 +12,7 @@ import torch
 
 from stages.contract import ComputeDtype, DataSource, OptimizerStateMode, Rounding, TrainRequest
 from stages.contract.serial import dump
+from tests.recipes import PLAIN
 
 ROOT = Path(__file__).parents[3]
 MODEL = ROOT / "artifacts/base/qwen3-nano"
@@ -25,12 +26,12 @@ def _losses(
     folder.mkdir()
     rows = [DataSource(str(ROOT / "datasets/stageA/mixed.tsv"))]
     request = TrainRequest(
-        str(MODEL),
-        str(MODEL / "qwen3-nano-nvfp4.dat"),
-        str(folder / "out.dat"),
-        str(folder / "events"),
-        str(folder / "result.json"),
-        rows,
+        model_dir=str(MODEL),
+        input_weight=str(MODEL / "qwen3-nano-nvfp4.dat"),
+        output_weight=str(folder / "out.dat"),
+        events=str(folder / "events"),
+        result=str(folder / "result.json"),
+        data=rows,
         steps=steps,
         lr=1e-5,
         batch_size=16 if device == "cuda" else 4,
@@ -38,6 +39,7 @@ def _losses(
         optimizer_state_mode=states,
         compute_dtype=ComputeDtype.FP32,
         device=device,
+        **PLAIN,
     )
     (folder / "request.json").write_text(dump(request), encoding="utf-8")
     done = subprocess.run(

@@ -44,6 +44,7 @@ from stages.qwen3.template import load_tokenizer
 from stages.train.stage import main as train_main
 from stages.weights.dat import DatFile
 from tests.conftest import ROWS, TinyModel
+from tests.recipes import PLAIN
 
 
 def _request(tiny: TinyModel, folder: Path, **changes: Any) -> TrainRequest:
@@ -61,7 +62,7 @@ def _request(tiny: TinyModel, folder: Path, **changes: Any) -> TrainRequest:
         "compute_dtype": ComputeDtype.FP32,
         "device": "cpu",
     }
-    return TrainRequest(**(values | changes))
+    return TrainRequest(**(PLAIN | values | changes))
 
 
 def _train(request: TrainRequest) -> StageResult:

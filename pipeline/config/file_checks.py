@@ -9,9 +9,8 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from pipeline.config.reader import with_sources
 from pipeline.core.settings import ModelSettings, Settings, StageKind, StageSettings
-from pipeline.run.plan import MODEL_FILES
+from pipeline.core.types import MODEL_FILES
 from stages.contract import RowFileError, read_probes, read_rows
 from stages.contract.serial import did_you_mean
 
@@ -65,7 +64,7 @@ def _names(settings: Settings) -> list[str]:
     for stage in settings.stages[:-1]:
         if stage.measures:
             remedy = f"set it in {settings.stages[-1].name} only: a stage that stops early leaves no weight for the next"
-            problems.append(f"stages.{stage.name}.stop_after: {stage.recipe['stop_after']}: {remedy}")
+            problems.append(f"stages.{stage.name}.stop_after: {stage.recipe.stop_after}: {remedy}")
     return problems
 
 
@@ -97,13 +96,12 @@ def probe_problems(files: dict[str, str], root: Path) -> list[str]:
 
 def _data_files(stage: StageSettings) -> Iterable[tuple[str, str]]:
     """Every data file that an attempt of the stage may read, those of the ladder's rungs too."""
-    for index, source in enumerate(stage.data):
+    for index, source in enumerate(stage.recipe.data):
         yield f"stages.{stage.name}.data[{index}]", source.path
     for index, rung in enumerate(stage.ladder.rungs if stage.kind is StageKind.TRAIN else ()):
-        if "data" in rung.change and isinstance(rung.change["data"], list):
-            for source in with_sources(rung.change)["data"]:
-                if isinstance(source, dict) and "path" in source:
-                    yield f"stages.{stage.name}.ladder.rungs[{index}].change.data", str(source["path"])
+        for source in rung.change.get("data", ()):
+            if isinstance(source, dict) and "path" in source:
+                yield f"stages.{stage.name}.ladder.rungs[{index}].change.data", str(source["path"])
 
 
 def _row_file_problems(files: dict[str, str], root: Path, reader: Callable[[Path], object]) -> list[str]:
