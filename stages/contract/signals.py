@@ -12,7 +12,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignals:
-    """Counts the stop signals while entered. Signals that are ignored already (SIGHUP under `nohup`) stay ignored.
+    """Counts the stop signals while entered. Ignored signals (SIGHUP under `nohup`) stay ignored.
 
     Each signal also arrives as one byte, its number, on a pipe: the object can be given to `select`.
     """
@@ -58,7 +58,7 @@ class StopSignals:
         return self._pipe[0]
 
     def arrived(self) -> list[int]:
-        """The numbers of the signals since the last call, in order. Other signals that have a handler are among them."""
+        """The numbers of the signals since the last call, in order; of all signals that have a handler."""
         try:
             return list(os.read(self.fileno(), 4096))
         except BlockingIOError:

@@ -22,17 +22,9 @@ from stages.contract.fields import Affects
 from stages.contract.serial import to_jsonable
 from stages.process.files import Buffer, NoSpaceError, sha256_of
 from stages.process.process import Reporter, StageError
-from stages.qwen3.batches import Encoded
-from stages.weights.dat import (
-    TORCH_DTYPES,
-    DatError,
-    DatFile,
-    ElemType,
-    Payload,
-    Spec,
-    tensor_bytes,
-    write_dat,
-)
+from stages.qwen3.batches import EncodedRow
+from stages.weights.dat import TORCH_DTYPES, DatFile, Payload, tensor_bytes, write_dat
+from stages.weights.dat_index import DatError, ElemType, Spec
 
 META, DIGEST = "meta", "sha256"
 PIECE_BYTES = 1 << 24
@@ -66,7 +58,7 @@ class TrainProgress:
     """For the result: first and last loss, tokens."""
 
 
-def fingerprint(request: TrainRequest, rows: list[Encoded], weight: Path) -> str:
+def fingerprint(request: TrainRequest, rows: list[EncodedRow], weight: Path) -> str:
     """SHA-256 over all that decides a training's course: recipe, rows as tokens, input weight. Reads the
     weight once.
     """
@@ -169,7 +161,7 @@ def _require_whole(dat: DatFile) -> None:
 class Checkpoints:
     """The checkpoints of one stage: saved at a fixed interval, each deleted once the next one is whole."""
 
-    def __init__(self, request: TrainRequest, rows: list[Encoded], reporter: Reporter) -> None:
+    def __init__(self, request: TrainRequest, rows: list[EncodedRow], reporter: Reporter) -> None:
         self._every = request.checkpoint_every
         self._folder = Path(request.checkpoints)
         self._resume = Path(request.resume) if request.resume else None
