@@ -24,15 +24,6 @@ from pipeline.core.guard_limits import ReaderKind
 from pipeline.guard.gpu import MIB, GpuSource, MemoryReadError, NvmlSource, SmiSource
 from pipeline.guard.process_tree import LINUX, read_small
 
-__all__ = [
-    "GpuReader",
-    "MemoryReadError",
-    "MemoryReader",
-    "MemoryReading",
-    "ResidentReader",
-    "open_reader",
-]
-
 UNIFIED_FLOOR_GB = 4.0
 """The least free memory where CPU and GPU share one memory, unless `min_available_gb` says otherwise."""
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
