@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from pipeline.core.guard_limits import GuardLimits
 from pipeline.core.thresholds import Thresholds
 from pipeline.core.types import Outcome, StartFrom
 from stages.contract.events import Phase
@@ -31,51 +32,6 @@ class SettingsError(ValueError):
             f"{len(problems)} problem(s) in the settings\n"
             + "\n".join(f"  - {problem}" for problem in problems)
         )
-
-
-MIB_PER_GB = 1024.0
-"""One GB of a limit is 1024 MiB, as the drivers' own tools count: 108 GB of a "128 GB" machine (about 119
-GiB).
-"""
-
-
-class ReaderKind(StrEnum):
-    """The ways to read memory; `AUTO` takes the first that works."""
-
-    AUTO = "auto"
-    NVML = "nvml"
-    SMI = "nvidia-smi"
-    RESIDENT = "resident"
-
-
-@dataclass(frozen=True)
-class GuardLimits:
-    """What a command may use, and how closely it is watched. GB are 1024 MiB."""
-
-    gpu_limit_gb: float = setting(unit="GB", above=0.0)
-    """GPU memory of the process tree where there is a GPU, else its resident memory."""
-    gpu_over_secs: float = setting(0.0, unit="s", at_least=0.0)
-    """How long it may stay over the limit; 0: killed at the first sample that is over."""
-    gpu_poll_secs: float = setting(0.05, unit="s", above=0.0)
-    """Time between samples."""
-    min_available_gb: float | None = setting(None, unit="GB", at_least=0.0)
-    """Floor of the machine's free memory (Linux: MemAvailable); 0: none. None: `memory_readers.UNIFIED_FLOOR_GB`
-    where CPU and GPU share one memory, since a machine without free memory freezes; none elsewhere.
-    """
-    time_limit: float = setting(0.0, unit="s", at_least=0.0)
-    """0: none."""
-    grace_secs: float = setting(150.0, unit="s", at_least=0.0)
-    """Between the polite signal and SIGKILL. The slowest training step seen took 133 s, and a stage finishes its
-    step.
-    """
-    allow_blind: bool = False
-    """Run although memory cannot be read."""
-    reader: ReaderKind = ReaderKind.AUTO
-
-    @property
-    def limit_mib(self) -> float:
-        """`gpu_limit_gb` in MiB."""
-        return self.gpu_limit_gb * MIB_PER_GB
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from pipeline.processes.stage_process import (
     ProcessCallbacks,
     ProcessResult,
     StageCommands,
-    run_guarded,
+    guarded_process,
     write_request,
 )
 from stages.contract import Answer, InferencePath, Probe, ProbeRequest, read_probes
@@ -94,7 +95,15 @@ class AnswerCache:
         self._machine = machine
 
     def ask(self, query: ProbeQuery, folder: str, name: str, callbacks: ProcessCallbacks) -> list[Answer]:
-        """The answers, from the cache or, where it has none, from a guarded process.
+        """The answers; see `asking`."""
+        with self.asking(query, folder, name, callbacks) as wait_for_answers:
+            return wait_for_answers()
+
+    @contextmanager
+    def asking(
+        self, query: ProbeQuery, folder: str, name: str, callbacks: ProcessCallbacks
+    ) -> Iterator[Callable[[], list[Answer]]]:
+        """Starts a guarded process that answers, unless the answers are cached; the block waits for them.
 
         Args:
             query: what to ask of which weight.
@@ -102,26 +111,31 @@ class AnswerCache:
             name: `answers`, or what else tells them apart in that folder.
             callbacks: of the process.
 
-        Raises:
-            ProbingError: if the process failed.
+        Yields:
+            A function that waits for the answers. It raises ProbingError if the process fails.
         """
         kept = self._cache / f"{query.key(self._root, self._machine)}.jsonl"
         answers = f"{folder}/{name}.jsonl"
         (self._root / folder).mkdir(parents=True, exist_ok=True)
         if kept.exists():
-            callbacks.meanwhile()
             shutil.copyfile(kept, self._root / answers)
-            return read_answers(kept)
+            yield lambda: read_answers(kept)
+            return
         job = Job(self._commands.probe, folder, f"{name}-")
         write_request(job, query.request(job, answers), self._root)
-        ended = run_guarded(job, self._guard, self._root, callbacks)
-        if ended.exit_code != 0:
-            raise ProbingError(query.weight.path, ended)
-        found = read_answers(self._root / answers)
-        self._cache.mkdir(parents=True, exist_ok=True)
-        with replacing(kept) as aside:
-            shutil.copyfile(self._root / answers, aside)
-        return found
+        with guarded_process(job, self._guard, self._root, callbacks) as process:
+
+            def wait() -> list[Answer]:
+                ended = process.wait()
+                if ended.exit_code != 0:
+                    raise ProbingError(query.weight.path, ended)
+                found = read_answers(self._root / answers)
+                self._cache.mkdir(parents=True, exist_ok=True)
+                with replacing(kept) as aside:
+                    shutil.copyfile(self._root / answers, aside)
+                return found
+
+            yield wait
 
 
 def read_answers(path: Path) -> list[Answer]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignals:
-    """Counts the stop signals while entered. Signals that are ignored already (SIGHUP under `nohup`) stay ignored.
+    """Counts the stop signals while entered. Ignored signals (SIGHUP under `nohup`) stay ignored.
 
     Each signal also arrives as one byte, its number, on a pipe: the object can be given to `select`.
     """
@@ -33,10 +34,11 @@ class StopSignals:
         self._pipe = os.pipe()
         for end in self._pipe:
             os.set_blocking(end, False)
+        # The pipe first: a signal that is counted must also arrive on it.
+        self._wakeup_before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         for number in STOP_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._receive)
-        self._wakeup_before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,7 +58,7 @@ class StopSignals:
         return self._pipe[0]
 
     def arrived(self) -> list[int]:
-        """The numbers of the signals since the last call, in order. Other signals that have a handler are among them."""
+        """The numbers of the signals since the last call, in order; of all signals that have a handler."""
         try:
             return list(os.read(self.fileno(), 4096))
         except BlockingIOError:
@@ -67,3 +69,9 @@ class StopSignals:
         if self._second_ends and self.count > 1:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+
+
+def exit_process(code: int) -> NoReturn:
+    """Ends the process. A stop signal during the interpreter's teardown no longer changes its exit code."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    sys.exit(code)
