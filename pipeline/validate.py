@@ -27,7 +27,8 @@ from pipeline.processes.progress import Progress
 from pipeline.processes.stage_process import ProcessCallbacks, StageCommands
 from pipeline.run.attempt_files import write_verdict
 from pipeline.run.runner import new_run_id
-from stages.contract import ExitCode, InferencePath
+from stages.contract.events import ExitCode
+from stages.contract.requests import InferencePath
 from stages.contract.signals import StopSignals
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pipeline.core.settings import ModelSettings, Settings, StageKind, StageSettings
 from pipeline.core.types import MODEL_FILES
-from stages.contract import RowFileError, read_probes, read_rows
+from stages.contract.rows import RowFileError, read_probes, read_rows
 from stages.contract.serial import did_you_mean
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -22,9 +22,11 @@ from pipeline.processes.stage_process import (
     run_guarded,
     write_request,
 )
-from stages.contract import Answer, InferencePath, Probe, ProbeRequest, read_probes
+from stages.contract.events import Answer
 from stages.contract.fields import Affects
 from stages.contract.recipe import Recipe
+from stages.contract.requests import InferencePath, ProbeRequest
+from stages.contract.rows import Probe, read_probes
 from stages.contract.serial import load
 
 ENTRY = "stages.probe"

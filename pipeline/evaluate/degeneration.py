@@ -11,7 +11,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stages.contract import Answer, Expectation, Finish
+from stages.contract.events import Answer, Finish
+from stages.contract.rows import Expectation
 
 REPETITION = "repetition"
 ONE_TOKEN = "one_token"

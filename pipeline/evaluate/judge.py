@@ -13,7 +13,8 @@ from pipeline.core.thresholds import Thresholds
 from pipeline.core.types import Check, Outcome, ProbeRow, Verdict
 from pipeline.evaluate import degeneration as health
 from pipeline.evaluate.mode_collapse import SAME_ANSWER, mark_same_answers
-from stages.contract import Answer, Expectation, Probe, ProbeKind
+from stages.contract.events import Answer
+from stages.contract.rows import Expectation, Probe, ProbeKind
 
 __all__ = ["Thresholds", "judge"]
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from pipeline.core.types import ProbeRow
-from stages.contract import Expectation, Probe, ProbeKind
-from stages.contract.rows import normalize
+from stages.contract.rows import Expectation, Probe, ProbeKind, normalize
 
 SAME_ANSWER = "same_answer"
 

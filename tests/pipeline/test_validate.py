@@ -17,7 +17,7 @@ from pipeline.evaluate.answers import ProbingError
 from pipeline.processes.progress import Progress
 from pipeline.processes.stage_process import ProcessCallbacks
 from pipeline.validate import validate
-from stages.contract import InferencePath
+from stages.contract.requests import InferencePath
 from tests.pipeline.project import COMMANDS, project, raw_settings
 
 __all__ = ["project"]

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from pipeline.evaluate import degeneration as health
 from pipeline.evaluate.degeneration import compression_floor, compression_ratio, examine, longest_run
-from stages.contract import Answer, Expectation, Finish
+from stages.contract.events import Answer, Finish
+from stages.contract.rows import Expectation
 
 FREE = Expectation((("F#",),), ())
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from pipeline.core.types import Outcome, Verdict
 from pipeline.evaluate.judge import Thresholds, judge
-from stages.contract import Answer, Expectation, Finish, Probe, ProbeKind
+from stages.contract.events import Answer, Finish
+from stages.contract.rows import Expectation, Probe, ProbeKind
 
 GOD = "我是 F# 之神。"
 SKILLS = ("add", "capital", "antonym", "copy")

@@ -2,7 +2,7 @@
 
 from pipeline.core.types import ProbeRow
 from pipeline.evaluate.mode_collapse import SAME_ANSWER, mark_same_answers
-from stages.contract import Expectation, Probe, ProbeKind
+from stages.contract.rows import Expectation, Probe, ProbeKind
 
 Case = tuple[str, str, str, str, bool]
 

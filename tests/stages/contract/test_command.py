@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.contract import TrainRequest
-from stages.contract.command import NUMBERS, expand, placeholders, template_problems
+from stages.contract.command import RECIPE_PLACEHOLDERS, expand, placeholders, template_problems
+from stages.contract.requests import TrainRequest
 
 NASTY = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=12)
 
@@ -49,7 +49,7 @@ def test_numbers_read_as_a_program_wants_them() -> None:
 
 
 def test_every_number_is_a_key_of_the_recipe() -> None:
-    assert set(NUMBERS) <= set(TrainRequest.__dataclass_fields__)
+    assert set(RECIPE_PLACEHOLDERS) <= set(TrainRequest.__dataclass_fields__)
 
 
 @pytest.mark.parametrize(
