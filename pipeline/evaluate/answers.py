@@ -1,4 +1,4 @@
-"""The answers of a weight to probe files: asked once under the guard, then kept by all that they depend on."""
+"""The answers of a weight to probe files: asked once under the guard, then cached."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from stages.contract.rows import Probe, read_probes
 from stages.contract.serial import load
 
 ENTRY = "stages.probe"
-"""What answers."""
+"""The program that answers."""
 
 
 class ProbingError(RuntimeError):
-    """The probing process did not bring answers. `ended` says how it went."""
+    """The probing process gave no answers. `ended` says how it ended."""
 
     def __init__(self, weight: str, ended: ProcessResult) -> None:
         self.ended = ended
@@ -43,16 +43,16 @@ class ProbingError(RuntimeError):
 
 @dataclass(frozen=True)
 class ProbeQuery:
-    """A weight, and how it is asked: in the numbers that it was trained in."""
+    """A weight, the probes, and how they are answered: with the numerics of the weight's training."""
 
     weight: WeightRef
     probes: ProbeSettings
     recipe: Recipe
-    """What of it affects answers is used."""
+    """Only the settings that affect answers are used."""
     path: InferencePath = InferencePath.BRIDGE
 
     def request(self, job: Job, answers: str) -> ProbeRequest:
-        """The request that asks it."""
+        """The request of a probing process."""
         return ProbeRequest(
             model_dir=self.weight.model_dir,
             weight=self.weight.path,
@@ -67,7 +67,7 @@ class ProbeQuery:
         )
 
     def key(self, root: Path, machine: Machine) -> str:
-        """All that the answers depend on, as one SHA-256; no path is part of it."""
+        """SHA-256 over all that the answers depend on. Paths are no part of it."""
         recipe = self.recipe.resolved(machine.trains_on(self.recipe.device))
         return sha256_data(
             {
@@ -84,7 +84,7 @@ class ProbeQuery:
 
 
 class AnswerCache:
-    """Answers by query, kept below `<artifacts>/cache/answers/`."""
+    """Answers by query, in `<artifacts>/cache/answers/`."""
 
     def __init__(
         self, root: Path, artifacts: str, guard: GuardLimits, commands: StageCommands, machine: Machine
@@ -96,24 +96,24 @@ class AnswerCache:
         self._machine = machine
 
     def ask(self, query: ProbeQuery, folder: str, name: str, callbacks: ProcessCallbacks) -> list[Answer]:
-        """The answers, from the cache or, where it has none, from a guarded process.
+        """The answers, from the cache or else from a guarded process.
 
         Args:
-            query: what to ask of which weight.
-            folder: receives `<name>.jsonl`, and the files of the process as `<name>-…`.
-            name: `answers`, or what else tells them apart in that folder.
+            query: which weight is asked what.
+            folder: receives `<name>.jsonl` and the files of the process, `<name>-…`.
+            name: `answers`, or another name that is unique in the folder.
             callbacks: of the process.
 
         Raises:
             ProbingError: if the process failed.
         """
-        kept = self._cache / f"{query.key(self._root, self._machine)}.jsonl"
+        cached = self._cache / f"{query.key(self._root, self._machine)}.jsonl"
         answers = f"{folder}/{name}.jsonl"
         (self._root / folder).mkdir(parents=True, exist_ok=True)
-        if kept.exists():
+        if cached.exists():
             callbacks.meanwhile()
-            shutil.copyfile(kept, self._root / answers)
-            return read_answers(kept)
+            shutil.copyfile(cached, self._root / answers)
+            return read_answers(cached)
         job = Job(self._commands.probe, folder, f"{name}-")
         write_request(job, query.request(job, answers), self._root)
         ended = run_guarded(job, self._guard, self._root, callbacks)
@@ -121,7 +121,7 @@ class AnswerCache:
             raise ProbingError(query.weight.path, ended)
         found = read_answers(self._root / answers)
         self._cache.mkdir(parents=True, exist_ok=True)
-        with replacing(kept) as aside:
+        with replacing(cached) as aside:
             shutil.copyfile(self._root / answers, aside)
         return found
 
@@ -130,7 +130,7 @@ def read_answers(path: Path) -> list[Answer]:
     """Reads an answers file.
 
     Raises:
-        ValueError: naming file and line of what is no answer.
+        ValueError: naming file and line, if a line is no answer.
         OSError: if it cannot be read.
     """
     answers = []

@@ -1,7 +1,7 @@
-"""The one door between the two packages: requests in, events and a result out, and the row files that both read.
+"""The one door between the two packages: requests in, events and a result out, and the row files of both.
 
-It imports neither torch nor hydra, so that `pipeline` starts in well under a second, and it is the only part of
-`stages` that `pipeline` imports.
+It imports neither torch nor hydra, so that `pipeline` starts in well under a second, and `pipeline` imports
+nothing else from `stages`.
 """
 
 from stages.contract.events import Answer, Event, EventKind, ExitCode, Finish, Phase, StageResult
