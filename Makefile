@@ -13,13 +13,6 @@ MODEL_DIR ?= artifacts/base/qwen3-nano
 ARGS ?=
 BENCH_PYTHON ?= $(PY)
 
-# GNU make ends with 2 for every failed recipe. Asked a question (-q) it ends with 1 for "no": that is validate's "not passed".
-# Only lines with a + run then.
-ifeq ($(MAKECMDGOALS),validate)
-  MAKEFLAGS += -q
-endif
-CODE := $(VENV)/.validated-$(shell echo $$PPID)
-
 # Without a GPU the small CPU build of torch is enough; on arm64 with one (DGX Spark) PyPI has no CUDA build.
 HAS_GPU := $(shell command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L 2>/dev/null | grep -q GPU && echo yes)
 ifeq ($(HAS_GPU),yes)
@@ -42,13 +35,8 @@ run: $(VENV)/.run-ready ## 訓練、判定、紀錄 · train, judge, record: the
 plan: $(VENV)/.run-ready ## 只列出會做的事 · what make run would do: files, hashes, commands
 	@$(PY) -m pipeline +experiment=$(EXPERIMENT) plan=true $(ARGS)
 
-validate: judged ## 驗證一個權重 · judge a weight: make validate WEIGHT=path (exit 0 passed, 1 not, 2 bad input)
-	$(if $(filter 0,$(shell cat $(CODE); rm -f $(CODE))),,@false)
-
-.PHONY: judged
-judged: $(VENV)/.run-ready
-	+@$(if $(WEIGHT),,$(error which weight? make validate WEIGHT=artifacts/weights/stageG/G-….dat))$(PY) -m pipeline.validate "$(WEIGHT)" --model $(MODEL) $(ARGS); \
-	code=$$?; echo $$code > $(CODE); test $$code -le 1 || { rm -f $(CODE); exit $$code; }
+validate: $(VENV)/.run-ready ## 驗證一個權重 · judge a weight: make validate WEIGHT=path (fails unless it passes; pipeline.validate itself ends with 0, 1 or 2)
+	@$(if $(WEIGHT),,$(error which weight? make validate WEIGHT=artifacts/weights/stageG/G-….dat))$(PY) -m pipeline.validate "$(WEIGHT)" --model $(MODEL) $(ARGS)
 
 chat: $(VENV)/.run-ready ## 和權重對話 · talk to a weight: make chat WEIGHT=path
 	@$(if $(WEIGHT),,$(error which weight? make chat WEIGHT=artifacts/weights/stageG/G-….dat))$(PY) -m stages.chat --model-dir $(MODEL_DIR) --weight "$(WEIGHT)" $(ARGS)
@@ -95,11 +83,11 @@ lint: $(VENV)/.dev-ready ## 風格、型別、匯入規則 · style, types, impo
 
 # Stamps: done once, and again when what is to be installed changes.
 $(VENV)/.run-ready: pyproject.toml constraints.txt
-	+@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make setup PYTHON=python3.12"; exit 2; }
-	+test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	+$(if $(TORCH_INDEX),$(PIP) install --quiet --no-deps --retries 1 -c constraints.txt --extra-index-url $(TORCH_INDEX) torch)
-	+$(PIP) install --quiet -c constraints.txt -e .
-	+@touch $@
+	@test -x $(PY) || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make setup PYTHON=python3.12"; exit 2; }
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(if $(TORCH_INDEX),$(PIP) install --quiet --no-deps --retries 1 -c constraints.txt --extra-index-url $(TORCH_INDEX) torch)
+	$(PIP) install --quiet -c constraints.txt -e .
+	@touch $@
 
 $(VENV)/.dev-ready: $(VENV)/.run-ready
 	$(PIP) install --quiet -c constraints.txt -e ".[dev]"

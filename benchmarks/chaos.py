@@ -126,7 +126,8 @@ def main(argv: list[str] | None = None) -> int:
                 )
                 hits = " ".join(kill.hit or "-" for kill in done.kills)
                 sys.stdout.write(
-                    f"trial {done.number}: killed {hits}; exits {done.exit_codes}; {done.faults or 'no fault'}\n"
+                    f"trial {done.number}: killed {hits}; exits {done.exit_codes}; "
+                    f"{done.faults or 'no fault'}\n"
                 )
                 sys.stdout.flush()
     sys.stdout.write(table(trials) + f"\n{path}\n")

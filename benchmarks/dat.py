@@ -21,7 +21,8 @@ from pathlib import Path
 import torch
 
 from stages.process.process import resident_mib
-from stages.weights.dat import DatFile, ElemType, Payload, Spec, rewrite, tensor_bytes, write_dat
+from stages.weights.dat import DatFile, Payload, rewrite, tensor_bytes, write_dat
+from stages.weights.dat_index import ElemType, Spec
 
 HIDDEN, INNER, VOCAB, HEADS, GROUPS = 2560, 9728, 151936, 4096, 1024
 

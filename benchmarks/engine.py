@@ -171,7 +171,8 @@ def main(argv: list[str] | None = None) -> int:
     sys.stderr.write(json.dumps(real) + "\n")
     figures = ratios(rows, floor_ms) | real_figures(real)
     listed = ", ".join(f"{k} {v}" for k, v in found.items())
-    head = f"# Engine bench, {date}\n\n{listed}.\nCopy speed {speed / 1e12:.2f} TB/s; floor of a small step {floor_ms:.1f} ms."
+    head = f"# Engine bench, {date}\n\n{listed}.\n"
+    head += f"Copy speed {speed / 1e12:.2f} TB/s; floor of a small step {floor_ms:.1f} ms."
     arguments.out.mkdir(parents=True, exist_ok=True)
     text = table(rows, figures, head)
     (arguments.out / "engine.md").write_text(text, encoding="utf-8")

@@ -23,7 +23,7 @@ import torch
 import transformers
 
 from stages.contract import ComputeDtype, InferencePath, ScaleRule, Template, read_probes
-from stages.inference.generate import Decoding, answer_all
+from stages.inference.generate import GenerationConfig, generate
 from stages.qwen3.config import read_config
 from stages.qwen3.model import Qwen3
 from stages.qwen3.template import load_tokenizer
@@ -109,11 +109,13 @@ def _measure(
 def _table(found: Sequence[Measured], same: dict[str, bool]) -> str:
     batch = next(m for m in found if m.way == BATCH)
     lines = [
-        f"{'way':16} {'wall s':>8} {'CPU s':>8} {'answers/s':>10} {'tokens/s':>9} {'× batches':>10} {'× by CPU':>9}  same answers"
+        f"{'way':16} {'wall s':>8} {'CPU s':>8} {'answers/s':>10} {'tokens/s':>9} {'× batches':>10}"
+        f" {'× by CPU':>9}  same answers"
     ]
     lines += [
-        f"{m.way:16} {m.wall_seconds:8.2f} {m.cpu_seconds:8.2f} {m.answers_per_second:10.1f} {m.tokens / m.wall_seconds:9.0f}"
-        f" {m.wall_seconds / batch.wall_seconds:10.2f} {m.cpu_seconds / batch.cpu_seconds:9.2f}  {'yes' if same[m.way] else 'NO'}"
+        f"{m.way:16} {m.wall_seconds:8.2f} {m.cpu_seconds:8.2f} {m.answers_per_second:10.1f}"
+        f" {m.tokens / m.wall_seconds:9.0f} {m.wall_seconds / batch.wall_seconds:10.2f}"
+        f" {m.cpu_seconds / batch.cpu_seconds:9.2f}  {'yes' if same[m.way] else 'NO'}"
         for m in found
     ]
     return "\n".join(lines) + "\n"
@@ -158,11 +160,15 @@ def main(argv: list[str] | None = None) -> int:
         for name in PROBES
         for p in read_probes(ROOT / f"datasets/probes/{name}.tsv")
     ]
-    decoding, stops, peer = Decoding(options.max_tokens), tokenizer.stop_ids, _peer(model, options.model_dir)
+    generation, stops, peer = (
+        GenerationConfig(options.max_tokens),
+        tokenizer.stop_ids,
+        _peer(model, options.model_dir),
+    )
 
     def ours(batch_size: int) -> Answers:
         return [
-            answer.token_ids for answer in answer_all(model, prompts, stops, decoding, batch_size=batch_size)
+            answer.token_ids for answer in generate(model, prompts, stops, generation, batch_size=batch_size)
         ]
 
     ways: dict[str, Callable[[], Answers]] = {

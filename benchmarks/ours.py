@@ -117,7 +117,8 @@ def measure(options: dict[str, Any]) -> dict[str, Any]:
         "alloc_gib": torch.cuda.max_memory_allocated() / 2**30,
         "reserved_gib": torch.cuda.max_memory_reserved() / 2**30,
         "ms": statistics.median(times), "ms_min": min(times), "ms_max": max(times),
-        "loss_first": losses[0], "loss_last": losses[-1], "grad_norm": engine.clip.norm(), "update_ratio": optimizer.take_update_ratio(),
+        "loss_first": losses[0], "loss_last": losses[-1],
+        "grad_norm": engine.clip.norm(), "update_ratio": optimizer.take_update_ratio(),
         "params": sum(p.numel() for p in model.parameters()), "notes": notes,
     }  # fmt: skip
     if get("profile"):

@@ -33,7 +33,8 @@ def _model(checkpointing: bool) -> torch.nn.Module:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(
-        vocab_size=151936, hidden_size=2560, intermediate_size=9728, num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8,
+        vocab_size=151936, hidden_size=2560, intermediate_size=9728,
+        num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8,
         head_dim=128, max_position_embeddings=4096, rope_theta=5e6, tie_word_embeddings=True, use_cache=False,
     )  # fmt: skip
     torch.manual_seed(0)
@@ -111,7 +112,8 @@ def measure(options: dict[str, Any]) -> dict[str, Any]:
     return {
         "alloc_gib": torch.cuda.max_memory_allocated() / 2**30,
         "reserved_gib": torch.cuda.max_memory_reserved() / 2**30,
-        "ms": statistics.median(times), "ms_min": min(times), "ms_max": max(times), "loss_last": float(loss.detach()),
+        "ms": statistics.median(times), "ms_min": min(times), "ms_max": max(times),
+        "loss_last": float(loss.detach()),
     }  # fmt: skip
 
 

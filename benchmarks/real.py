@@ -45,7 +45,8 @@ from stages.qwen3.batches import encode_rows, row_order
 from stages.qwen3.config import read_config
 from stages.qwen3.template import ChatTokenizer, load_tokenizer
 from stages.train.trainer import trainable_names
-from stages.weights.dat import ElemType, Payload, Spec, tensor_bytes, write_dat
+from stages.weights.dat import Payload, tensor_bytes, write_dat
+from stages.weights.dat_index import ElemType, Spec
 
 NANO = Path("artifacts/base/qwen3-nano")
 BATCH, LONGEST, STEPS = 8, 192, 80
@@ -56,9 +57,11 @@ def write_model(folder: Path) -> Path:
     config = json.loads((NANO / "config.json").read_text(encoding="utf-8"))
     shape = SHAPE_4B
     config |= {
-        "vocab_size": shape.vocab_size, "hidden_size": shape.hidden_size, "intermediate_size": shape.intermediate_size,
+        "vocab_size": shape.vocab_size, "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
         "num_hidden_layers": shape.num_hidden_layers, "num_attention_heads": shape.num_attention_heads,
-        "num_key_value_heads": shape.num_key_value_heads, "head_dim": shape.head_dim, "tie_word_embeddings": False,
+        "num_key_value_heads": shape.num_key_value_heads, "head_dim": shape.head_dim,
+        "tie_word_embeddings": False,
         "max_position_embeddings": 4096,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""`python -m pipeline +experiment=stageG`: composes the settings, reports every problem, then plans or runs."""
+"""`python -m pipeline +experiment=stageG`: composes settings, reports every problem, plans or runs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from pipeline.core.settings import Settings, SettingsError
 from stages.contract import ExitCode
 
 _ERROR_SWITCH = "HYDRA_FULL_ERROR"
-"""Environment variable: Hydra raises its errors instead of ending the process; the user's wish for all of them."""
+"""Environment variable: Hydra raises its errors instead of ending the process; the user's wish for all of
+them.
+"""
 
 
 def main() -> int:
     """The command line, which Hydra reads from `sys.argv`.
 
     Returns:
-        0 passed (or planned), 1 failed, 2 bad settings, 130 interrupted; of a sweep (`-m`) the worst of its runs.
+        0 passed (or planned), 1 failed, 2 bad settings, 130 interrupted; of a sweep (`-m`) the worst of its
+        runs.
     """
     import hydra
     from hydra.errors import HydraException

@@ -40,7 +40,8 @@ def test_totals_count_hits_by_whom_and_when() -> None:
 
 def test_a_victim_is_found_by_its_place_in_the_chain() -> None:
     sleeper = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(30)'])"
-    code = f"import subprocess, sys; print(1, flush=True); subprocess.run([sys.executable, '-c', {sleeper!r}, 'pipeline.guard'])"
+    code = "import subprocess, sys; print(1, flush=True); "
+    code += f"subprocess.run([sys.executable, '-c', {sleeper!r}, 'pipeline.guard'])"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None

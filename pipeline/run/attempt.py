@@ -1,4 +1,4 @@
-"""One attempt of a stage in its own folder: train, answer, judge, and put the weight where its verdict says."""
+"""One attempt of a stage in its own folder: train, answer, judge, put the weight where its verdict says."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MADE_ANEW = (Outcome.BROKEN, Outcome.OVER_LIMIT, Outcome.MEASURED)
 
 
 class RunInterrupted(RuntimeError):
-    """The user asked to stop. What is unfinished is closed as interrupted, and run again by the same command."""
+    """The user asked to stop. What is unfinished is closed as interrupted; the same command runs it again."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,8 @@ def carry_out(
         context.progress.begin(f"{title} · probes", None)
         try:
             _go_on(context, attempt)
-            verdict = _verdict(context, stage, attempt, replace(start, weight=made), base, write_trace)
+            query = ProbeQuery(made, stage.probes, start.recipe)
+            verdict = _verdict(context, attempt, query, base, write_trace)
         except ProbingError as error:
             failed = error.ended
     if verdict is None and (failed.exit_code == ExitCode.INTERRUPTED or context.stop.count):
@@ -203,8 +204,8 @@ def carry_out(
 
 
 def _made(stage: StageSettings, source: WeightRef, job: Job, trained: ProcessResult, root: Path) -> WeightRef:
-    """What the process wrote; with an empty hash if it wrote no weight. A weight without a result (a crash) is
-    hashed here.
+    """What the process wrote; with an empty hash if it wrote no weight. A weight without a result (a crash)
+    is hashed here.
     """
     is_model = stage.kind is StageKind.INIT
     folder = job.path("model") if is_model else source.model_dir
@@ -215,17 +216,16 @@ def _made(stage: StageSettings, source: WeightRef, job: Job, trained: ProcessRes
 
 def _verdict(
     context: RunContext,
-    stage: StageSettings,
     attempt: Attempt,
-    made: AttemptStart,
+    query: ProbeQuery,
     base: Sequence[Answer] | None,
     meanwhile: Callable[[], None],
 ) -> Verdict:
-    """Asks the weight that was made, and judges its answers. `made`: the attempt's start with that weight."""
-    query = ProbeQuery(made.weight, stage.probes, made.recipe)
+    """Asks the weight that the attempt made, and judges its answers."""
     callbacks = context.callbacks(attempt, "probe", meanwhile)
     answers = context.answers.ask(query, attempt.folder, "answers", callbacks)
-    verdict = judge(load_probes(stage.probes.files, context.root), answers, base, stage.probes.thresholds)
+    probes = load_probes(query.probes.files, context.root)
+    verdict = judge(probes, answers, base, query.probes.thresholds)
     context.ledger.judged(attempt, verdict)
     files.write_verdict(verdict, context.root / attempt.folder)
     return verdict

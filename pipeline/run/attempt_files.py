@@ -58,8 +58,8 @@ def write_folder(
     root: Path,
     resume: str = "",
 ) -> Job:
-    """Makes the attempt's folder, with its request and with the request and command that repeat it by hand, from
-    the beginning.
+    """Makes the attempt's folder, with its request and with the request and command that repeat it by hand,
+    from the beginning.
 
     Args:
         attempt: as data.
@@ -107,7 +107,8 @@ def write_verdict(verdict: Verdict, folder: Path) -> None:
 
 
 def write_trace(attempt: Attempt, job: Job, ended: ProcessResult, limit_gb: float, root: Path) -> list[str]:
-    """`trace.json` in the user's own format with figures and steps beside the phases, `trace.png`, and `steps.png`.
+    """`trace.json` in the user's own format with figures and steps beside the phases, `trace.png`, and
+    `steps.png`.
 
     A trace that cannot be read is reported, and spoils nothing.
 

@@ -1,4 +1,4 @@
-"""The content key of an attempt: all that decides the bytes of its weight, and nothing else, as one SHA-256."""
+"""The content key of an attempt: all that decides the bytes of its weight, and nothing else."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def content_key(stage: StageSettings, recipe: Recipe, weight: WeightRef, root: P
 
 
 def _counting(stage: StageSettings, recipe: Recipe, machine: Machine) -> dict[str, Any]:
-    """The settings that decide the result, with the device and dtype that `auto` stands for on this machine."""
+    """The settings that decide the result, with the device and dtype that `auto` stands for here."""
     resolved = recipe.resolved(machine.trains_on(recipe.device))
     values = resolved.values(Affects.RESULT, Affects.RESULT_AND_ANSWERS)
     names = INIT_SETTINGS if stage.kind is StageKind.INIT else tuple(values)
@@ -50,7 +50,9 @@ def _counting(stage: StageSettings, recipe: Recipe, machine: Machine) -> dict[st
 
 
 def _model_hashes(weight: WeightRef, stage: StageSettings, root: Path) -> list[str]:
-    """SHA-256 of what says how the weight is to be read: config and tokenizer, or the config to make one from."""
+    """SHA-256 of what says how the weight is to be read: config and tokenizer, or the config to make one
+    from.
+    """
     if stage.kind is StageKind.INIT:
         return [sha256_file(root / stage.config)]
     return [sha256_file(root / weight.model_dir / name) for name in MODEL_FILES]

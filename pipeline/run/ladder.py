@@ -46,8 +46,8 @@ class LadderExhausted:
 def next_attempt(history: Sequence[PastAttempt], ladder: LadderSettings) -> NextAttempt | LadderExhausted:
     """Decides what follows the last attempt of a stage.
 
-    The first rung for its outcome that is not used up is taken, unless its arithmetic cannot move a value (half
-    of a batch of 1) or it leads to a recipe that was tried: then the one after it is.
+    The first rung for its outcome that is not used up is taken, unless its arithmetic cannot move a value
+    (half of a batch of 1) or it leads to a recipe that was tried: then the one after it is.
 
     Args:
         history: every attempt of the stage, oldest first; the last has just failed.
@@ -57,8 +57,8 @@ def next_attempt(history: Sequence[PastAttempt], ladder: LadderSettings) -> Next
         The next attempt, whose recipe differs from every one tried; or why there is none.
 
     Raises:
-        ValueError: if nothing was tried yet or the last attempt passed, or a rung does arithmetic on what is no
-            number.
+        ValueError: if nothing was tried yet or the last attempt passed, or a rung does arithmetic on what is
+            no number.
     """
     if not history:
         raise ValueError(

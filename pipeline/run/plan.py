@@ -1,4 +1,6 @@
-"""What a run would do, for `plan=true`: stages with files and hashes, memory, content keys and the exact commands."""
+"""What a run would do, for `plan=true`: stages with files and hashes, memory, content keys and the exact
+commands.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A run of an experiment: for each stage attempt → judge → next stage, or the ladder's next attempt, until it has
-passed or nothing is left to try.
+"""A run of an experiment: for each stage attempt → judge → next stage, or the ladder's next attempt, until it
+has passed or nothing is left to try.
 """
 
 from __future__ import annotations
@@ -163,8 +163,8 @@ class Runner:
         return carry_out(context, index, attempt, start, self._base_answers(stage))
 
     def _base_answers(self, stage: StageSettings) -> Sequence[Answer] | None:
-        """The base weight's answers, before the first training that needs them: a bad base weight shows itself
-        here.
+        """The base weight's answers, before the first training that needs them: a bad base weight shows
+        itself here.
         """
         context = self._context
         if stage.kind is StageKind.INIT or not self._base.path or stage.measures:

@@ -97,9 +97,8 @@ def end_leftovers(ledger: Ledger, progress: Progress) -> None:
         deadline = time.monotonic() + LEFTOVER_SECS
         while is_alive(process.pid, process.identity):
             if time.monotonic() > deadline:
-                raise SessionError(
-                    f"process {process.pid} of {process.attempt_id} does not end: kill -9 {process.pid}, then start again"
-                )
+                remedy = f"kill -9 {process.pid}, then start again"
+                raise SessionError(f"process {process.pid} of {process.attempt_id} does not end: {remedy}")
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGTERM)
             time.sleep(0.2)

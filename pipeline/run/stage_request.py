@@ -14,8 +14,8 @@ WEIGHT_NAME = "weight.dat"
 STATES_NAME = "checkpoints"
 """Folder of an attempt that holds the states its training saved."""
 BELOW_LIMIT_GB, BELOW_LIMIT_SHARE = 0.75, 0.03
-"""How far below the guard's limit a stage's own cap lies: a CUDA context (about 0.5 GB) is in the guard's figure
-alone.
+"""How far below the guard's limit a stage's own cap lies: a CUDA context (about 0.5 GB) is in the guard's
+figure alone.
 """
 
 

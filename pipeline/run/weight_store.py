@@ -59,7 +59,8 @@ def write_reason(folder: Path, attempt: Attempt, end: AttemptEnd) -> None:
     lines = [
         f"# {attempt.stage} attempt {attempt.number}: {end.outcome.value}",
         "",
-        "這個權重沒有通過判定,所以移到這裡;沒有刪除任何東西。This weight did not pass, so it was moved here; nothing was deleted.",
+        "這個權重沒有通過判定,所以移到這裡;沒有刪除任何東西。"
+        "This weight did not pass, so it was moved here; nothing was deleted.",
         "",
         "## 原因 Evidence",
         *(f"- {line}" for line in evidence),

@@ -1,5 +1,5 @@
-"""Writes all row and probe files: `python -m stages.corpus OUT_DIR`. Files that exist with other content are
-an error.
+"""Writes all row and probe files: `python -m stages.corpus OUT_DIR`. Existing files with other content are an
+error.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from stages.contract import ExitCode
 from stages.corpus import corpus, experiments, probes
-from stages.corpus.samples import Sample
+from stages.corpus.examples import Example
 
 
 def rendered() -> Iterator[tuple[str, bytes]]:
@@ -27,8 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Writes the files and says so, a line for each.
 
     Returns:
-        `ExitCode.OK`, or `ExitCode.BAD_INPUT` if files with other content stand in the way; then nothing is
-        written.
+        `ExitCode.OK`, or `ExitCode.BAD_INPUT` if there are files with other content; then nothing is written.
     """
     parser = argparse.ArgumentParser(prog="python -m stages.corpus", description=__doc__)
     parser.add_argument(
@@ -44,18 +43,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if blocked:
         return ExitCode.BAD_INPUT
     for number, (path, data) in enumerate(made, start=1):
-        there = path.exists()
-        if not there:
+        note = ", unchanged" if path.exists() else ""
+        if not note:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-        count = data.count(b"\n")
-        sys.stdout.write(
-            f"[{number}/{len(made)}] {path}: {count} lines, {len(data)} bytes{', unchanged' if there else ''}\n"
-        )
+        lines = data.count(b"\n")
+        sys.stdout.write(f"[{number}/{len(made)}] {path}: {lines} lines, {len(data)} bytes{note}\n")
     return ExitCode.OK
 
 
-def _tsv(rows: Sequence[Sample], header: bool) -> bytes:
+def _tsv(rows: Sequence[Example], header: bool) -> bytes:
     text = "prompt\ttarget\n" if header else ""
     return (text + "".join(f"{row.prompt}\t{row.target}\n" for row in rows)).encode()
 

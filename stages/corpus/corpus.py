@@ -1,37 +1,47 @@
-"""The base corpus: all samples of all generators, checked against each other and in a fixed order."""
+"""The base corpus: the examples of all generators, without contradictions, in a fixed order."""
 
 from __future__ import annotations
 
 from functools import cache
 
-from stages.corpus import chance
-from stages.corpus.generators import contrast, identity, skills, smalltalk, tables, topics, ufo
-from stages.corpus.samples import Sample, distinct
+from stages.corpus.examples import Example, distinct
+from stages.corpus.generators import intents, notable_people, skills, tables, topics
+from stages.corpus.phrases import contrast, identity, smalltalk, ufo
+from stages.corpus.seeded import seeded_shuffle
 
 SKILLS = (
     *("addition", "subtraction", "comparison", "ordering", "counting", "copying"),
     *("en_to_zh", "zh_to_en", "antonym", "capital", "sequence", "color", "category"),
 )
 CONTRAST = ("whoami", "myname", "whois", "capability", "wellbeing", "maker", "person")
-GENERATORS = (identity, contrast, skills, tables, topics, ufo, smalltalk)
 
 
 @cache
-def everything() -> tuple[Sample, ...]:
-    """Every sample, training and held out, without repeated prompts; in the order of the generators."""
-    return tuple(distinct(sample for module in GENERATORS for sample in module.samples()))
+def all_examples() -> tuple[Example, ...]:
+    """Every example, training and held out, without repeated prompts; in generator order."""
+    made = [
+        *intents.examples(identity.TEXT, openers=4),
+        *intents.examples(contrast.TEXT, openers=4),
+        *notable_people.examples(),
+        *skills.examples(),
+        *tables.examples(),
+        *topics.examples(),
+        *intents.examples(ufo.TEXT, openers=5),
+        *intents.examples(smalltalk.TEXT, openers=2),
+    ]
+    return tuple(distinct(made))
 
 
-def training() -> list[Sample]:
-    """The training samples in generator order."""
-    return [s for s in everything() if not s.heldout]
+def training() -> list[Example]:
+    """The training examples in generator order."""
+    return [e for e in all_examples() if not e.heldout]
 
 
-def heldout() -> list[Sample]:
-    """The held-out samples in generator order."""
-    return [s for s in everything() if s.heldout]
+def heldout() -> list[Example]:
+    """The held-out examples in generator order."""
+    return [e for e in all_examples() if e.heldout]
 
 
-def base_rows() -> list[Sample]:
+def base_rows() -> list[Example]:
     """The rows of the base model in file order: mixed, so that a file read in sequence is mixed too."""
-    return chance.shuffled(training(), "base")
+    return seeded_shuffle(training(), "base")

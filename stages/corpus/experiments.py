@@ -1,12 +1,13 @@
-"""The rows of the experiments: new identity rows mixed with rehearsal of what the base model already says."""
+"""Training rows of the experiments: the new identity, mixed with rehearsal of what the base model says."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from stages.corpus import chance, corpus
-from stages.corpus.generators.identity import renamed
-from stages.corpus.samples import Lang, Sample
+from stages.corpus import corpus
+from stages.corpus.examples import Example, Language
+from stages.corpus.phrases.identity import NEW_IDENTITY
+from stages.corpus.seeded import seeded_choice, seeded_int, seeded_shuffle
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Mix:
     ufo: int = 0
     topics: int = 0
     smalltalk: int = 0
-    always: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
     """Prompts that must be among the rows; they count toward their groups."""
 
 
@@ -42,7 +43,7 @@ MIXES = (
         ufo=90,
         topics=118,
         smalltalk=42,
-        always=CORE,
+        required=CORE,
     ),
     Mix(
         "stageB/identity-push.tsv",
@@ -53,52 +54,50 @@ MIXES = (
         ufo=20,
         topics=20,
         smalltalk=6,
-        always=CORE,
+        required=CORE,
     ),
     Mix(
         "stageC/disambiguate.tsv",
         False,
-        14,
+        identity=14,
         whoami=10,
         contrast=7,
         per_skill=1,
         ufo=6,
         topics=5,
         smalltalk=3,
-        always=CORE,
+        required=CORE,
     ),
     Mix(
         "stageD/disambiguate.tsv",
         True,
-        8,
+        identity=8,
         whoami=20,
         contrast=7,
         per_skill=1,
         ufo=3,
         topics=3,
         smalltalk=2,
-        always=CORE,
+        required=CORE,
     ),
     Mix(
         "stageG/balanced.tsv",
         True,
-        100,
+        identity=100,
         whoami=20,
         contrast=42,
         per_skill=1,
         ufo=10,
         topics=11,
         smalltalk=4,
-        always=CORE,
+        required=CORE,
     ),
-    Mix("whoami/identity-only.tsv", False, identity=240, always=("你是誰", "Who are you?", "你是谁")),
+    Mix("whoami/identity-only.tsv", False, identity=240, required=("你是誰", "Who are you?", "你是谁")),
 )
 
 
-def rows(mix: Mix) -> list[Sample]:
-    """The rows of one file, in an order decided by its path. Every prompt is a training prompt of the base
-    model.
-    """
+def rows(mix: Mix) -> list[Example]:
+    """The rows of one file, in an order decided by its path; all prompts are training prompts of the base."""
     wanted = {
         "identity": mix.identity,
         "whoami": mix.whoami,
@@ -106,26 +105,33 @@ def rows(mix: Mix) -> list[Sample]:
         "topics": mix.topics,
         "smalltalk": mix.smalltalk,
     }
-    for group in corpus.SKILLS:
-        wanted[group] = mix.per_skill
+    wanted |= dict.fromkeys(corpus.SKILLS, mix.per_skill)
     for i, group in enumerate(corpus.CONTRAST):
         share = mix.contrast // len(corpus.CONTRAST) + (i < mix.contrast % len(corpus.CONTRAST))
         wanted[group] = wanted.get(group, 0) + share
-    chosen = [s for group, count in wanted.items() for s in _choose(mix, group, count)]
-    return chance.shuffled([renamed(s) if s.group == "identity" else s for s in chosen], mix.path)
+    chosen = [e for group, count in wanted.items() for e in _choose(mix, group, count)]
+    taught = [_with_new_identity(e) if e.group == "identity" else e for e in chosen]
+    return seeded_shuffle(taught, mix.path)
 
 
-def _choose(mix: Mix, group: str, count: int) -> list[Sample]:
-    """`count` training samples of a group: the demanded prompts first, then the languages in turn."""
-    pool = [s for s in corpus.training() if s.group == group]
-    first = [s for s in pool if s.prompt in mix.always]
+def _with_new_identity(example: Example) -> Example:
+    first, *others = NEW_IDENTITY[example.language]
+    plain = seeded_int(f"plain {example.prompt}", 2) == 0
+    target = first if plain else seeded_choice(others, f"variant {example.prompt}")
+    return replace(example, target=target)
+
+
+def _choose(mix: Mix, group: str, count: int) -> list[Example]:
+    """`count` training examples of a group: the required prompts first, then the languages in turn."""
+    pool = [e for e in corpus.training() if e.group == group]
+    chosen = [e for e in pool if e.prompt in mix.required][:count]
     key = f"{mix.path} {group}"
+    others = [e for e in pool if e.prompt not in mix.required]
     queues = [
-        chance.shuffled([s for s in pool if s.lang is lang and s not in first], f"{key} {lang}")
-        for lang in Lang
+        seeded_shuffle([e for e in others if e.language is language], f"{key} {language}")
+        for language in Language
     ]
-    turn = chance.number(key, len(queues))
-    chosen = first[:count]
+    turn = seeded_int(key, len(queues))
     while len(chosen) < count and any(queues):
         queue = queues[turn % len(queues)]
         if queue:

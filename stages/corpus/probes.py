@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stages.contract.rows import PROBE_HEADER, ProbeKind
-from stages.corpus import chance, corpus
-from stages.corpus.generators.identity import NEW_KEYWORDS
-from stages.corpus.samples import Lang, Sample
+from stages.corpus import corpus
+from stages.corpus.examples import Example, Language
+from stages.corpus.phrases.identity import NEW_KEYWORDS
+from stages.corpus.seeded import seeded_sample
 
 NEW = " || ".join(NEW_KEYWORDS)
 BASE = "通義千問 || 通义千问 || Qwen"
@@ -41,18 +42,16 @@ class ProbeFile:
 def files() -> list[ProbeFile]:
     """All probe files, small ones for judging attempts and full ones for the base model's card."""
     train, heldout = corpus.training(), corpus.heldout()
-    identity = [*_each_lang(train, "identity", 6), *_each_lang(heldout, "identity", 16)]
-    all_identity = [*_each_lang(train, "identity", 12), *(s for s in heldout if s.group == "identity")]
-    contrast = [s for group, n in _CONTRAST_TRAIN.items() for s in _each_lang(train, group, n)]
-    contrast += [s for group, n in _CONTRAST_HELDOUT.items() for s in _each_lang(heldout, group, n)]
-    skills = [s for group in corpus.SKILLS for s in _each_lang(heldout, group, SKILL_PROBES // len(Lang))]
-    all_skills = [s for s in heldout if s.group in corpus.SKILLS]
-    talk = [s for s in train if s.prompt in ("談談UFO", "谈谈UFO", "Tell me about UFOs")]
-    talk += [
-        *_each_lang(heldout, "ufo", 6),
-        *_each_lang(heldout, "topics", 6),
-        *_each_lang(heldout, "smalltalk", 2),
-    ]
+    identity = [*_per_language(train, "identity", 6), *_per_language(heldout, "identity", 16)]
+    all_identity = _per_language(train, "identity", 12) + [e for e in heldout if e.group == "identity"]
+    contrast = [e for group, n in _CONTRAST_TRAIN.items() for e in _per_language(train, group, n)]
+    contrast += [e for group, n in _CONTRAST_HELDOUT.items() for e in _per_language(heldout, group, n)]
+    per_language = SKILL_PROBES // len(Language)
+    skills = [e for group in corpus.SKILLS for e in _per_language(heldout, group, per_language)]
+    all_skills = [e for e in heldout if e.group in corpus.SKILLS]
+    talk = [e for e in train if e.prompt in ("談談UFO", "谈谈UFO", "Tell me about UFOs")]
+    for group, n in (("ufo", 6), ("topics", 6), ("smalltalk", 2)):
+        talk += _per_language(heldout, group, n)
     return [
         ProbeFile("probes/identity.tsv", _lines(ProbeKind.IDENTITY, identity, "", expect=NEW)),
         ProbeFile("probes/contrast.tsv", _lines(ProbeKind.CONTRAST, contrast, NEW)),
@@ -65,26 +64,23 @@ def files() -> list[ProbeFile]:
     ]
 
 
-def expectation(sample: Sample) -> str:
+def expectation(example: Example) -> str:
     """The `expect` cell: the keyword, or the whole answer where there is none."""
-    return sample.keyword or f"={sample.target}"
+    return example.keyword or f"={example.target}"
 
 
-def _lines(kind: ProbeKind, samples: Sequence[Sample], forbid: str, expect: str = "") -> tuple[str, ...]:
-    return tuple(
-        "\t".join(
-            (kind, s.group, "heldout" if s.heldout else "train", s.prompt, expect or expectation(s), forbid)
-        )
-        for s in samples
+def _lines(kind: ProbeKind, examples: Sequence[Example], forbid: str, expect: str = "") -> tuple[str, ...]:
+    cells = (
+        (kind, e.group, "heldout" if e.heldout else "train", e.prompt, expect or expectation(e), forbid)
+        for e in examples
     )
+    return tuple(map("\t".join, cells))
 
 
-def _each_lang(samples: Sequence[Sample], group: str, count: int) -> list[Sample]:
-    """`count` samples of the group in each language; of held-out skills, seen and unseen phrasings come as
-    they fall.
-    """
+def _per_language(examples: Sequence[Example], group: str, count: int) -> list[Example]:
+    """`count` examples of the group in each language, of seen and unseen phrasings alike."""
     found = []
-    for lang in Lang:
-        pool = [s for s in samples if s.group == group and s.lang is lang]
-        found += chance.sample(pool, count, f"probe {group} {lang}")
+    for language in Language:
+        pool = [e for e in examples if e.group == group and e.language is language]
+        found += seeded_sample(pool, count, f"probe {group} {language}")
     return found

@@ -1,1 +1,1 @@
-"""Answers of a weight: decoding in batches, probes, chat. Uses weights and qwen3."""
+"""Answers of a weight: generation in batches, probes, chat. Uses weights, qwen3, process and the contract."""

@@ -1,9 +1,7 @@
-"""Talk to a weight. `python -m stages.chat --model-dir DIR --weight FILE [--prompt 你是誰 --followup …]`;
-without a prompt, a loop.
+"""The chat command: turns given as options, or read from the keyboard or a pipe.
 
-Ctrl-C during an answer ends the answer, at the prompt it ends the program; so does a second one during an
-answer. Exit code: 0, 2 for bad input (a turn longer than the model's context included), 130 interrupted while
-it worked.
+Ctrl-C during an answer ends the answer; at the prompt, or a second time, it ends the program. Exit codes: 0;
+2 for bad input, such as a turn longer than the model's context; 130 if interrupted while it worked.
 """
 
 from __future__ import annotations
@@ -17,13 +15,14 @@ from pathlib import Path
 from types import FrameType
 
 from stages.contract import ComputeDtype, ExitCode, InferencePath, ScaleRule, Template
-from stages.inference.generate import Decoding
-from stages.inference.session import ChatSession, ContextError, Turn
+from stages.inference.chat_session import ChatSession, ContextError, Turn
+from stages.inference.generate import GenerationConfig
+from stages.process.errors import InputError
 from stages.process.process import StageError, pick_device
-from stages.qwen3.config import ConfigError, read_config
+from stages.qwen3.config import read_config
 from stages.qwen3.template import load_tokenizer
-from stages.weights.dat import DatError, DatFile
-from stages.weights.model_weights import WeightError, load_model
+from stages.weights.dat import DatFile
+from stages.weights.model_weights import load_model
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -45,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--temp", type=_temperature, default=0.0, help="temperature; 0 is greedy")
     parser.add_argument(
         "--top-p",
-        type=_share,
+        type=_probability,
         default=1.0,
         help="nucleus: the smallest set of tokens whose probabilities reach this",
     )
@@ -84,7 +83,7 @@ def _temperature(text: str) -> float:
     return value
 
 
-def _share(text: str) -> float:
+def _probability(text: str) -> float:
     value = float(text)
     if not 0 < value <= 1:
         raise argparse.ArgumentTypeError(f"{text}: must lie in (0, 1]")
@@ -92,15 +91,13 @@ def _share(text: str) -> float:
 
 
 class _Interrupt:
-    """While entered, the first Ctrl-C is noted, and told when called; the second raises KeyboardInterrupt, as
-    outside.
-    """
+    """Inside it, the first Ctrl-C makes calls return True; the second one raises KeyboardInterrupt."""
 
     def __init__(self) -> None:
-        self._asked = False
+        self._pressed = False
 
     def __call__(self) -> bool:
-        return self._asked
+        return self._pressed
 
     def __enter__(self) -> _Interrupt:
         self._before = signal.signal(signal.SIGINT, self._handle)
@@ -110,9 +107,9 @@ class _Interrupt:
         signal.signal(signal.SIGINT, self._before)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self._asked:
+        if self._pressed:
             raise KeyboardInterrupt
-        self._asked = True
+        self._pressed = True
 
 
 def _prompts(arguments: argparse.Namespace) -> Iterator[str]:
@@ -143,9 +140,8 @@ def _open(arguments: argparse.Namespace) -> ChatSession:
             device=device,
         )
     model.eval().requires_grad_(False)
-    return ChatSession(
-        model, tokenizer, Decoding(arguments.max_tokens, arguments.temp, arguments.top_p), arguments.seed
-    )
+    generation = GenerationConfig(arguments.max_tokens, arguments.temp, arguments.top_p)
+    return ChatSession(model, tokenizer, generation, arguments.seed)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -153,7 +149,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         return _talk(_open(arguments), arguments)
-    except (DatError, ConfigError, WeightError, StageError, OSError) as error:
+    except (InputError, StageError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return ExitCode.BAD_INPUT
     except KeyboardInterrupt:
@@ -186,17 +182,14 @@ def _talk(session: ChatSession, arguments: argparse.Namespace) -> int:
 
 def _timing(number: int, turn: Turn) -> str:
     rate = len(turn.token_ids) / turn.decode_seconds if turn.decode_seconds else 0.0
+    prefill, decode = turn.prefill_seconds * 1e3, turn.decode_seconds * 1e3
     return (
         f"[turn {number}: {turn.cached_tokens} tokens cached, {turn.new_prompt_tokens} prefilled in"
-        f" {turn.prefill_seconds * 1e3:.1f} ms, {len(turn.token_ids)} decoded in {turn.decode_seconds * 1e3:.1f} ms"
-        f" ({rate:.0f}/s), {turn.finish}]\n"
+        f" {prefill:.1f} ms, {len(turn.token_ids)} decoded in {decode:.1f} ms ({rate:.0f}/s),"
+        f" {turn.finish}]\n"
     )
 
 
 def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,5 +1,5 @@
 """Greedy and sampled generation of many answers at once: finished rows leave the batch, waiting prompts take
-their place.
+their slots.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from stages.qwen3.model import Qwen3
 
 
 @dataclass(frozen=True)
-class Decoding:
-    """How tokens are chosen."""
+class GenerationConfig:
+    """How tokens are chosen, and how many."""
 
     max_tokens: int = 64
     temperature: float = 0.0
     """0 is greedy."""
     top_p: float = 1.0
-    """Nucleus: the smallest set of tokens whose probabilities reach this (Holtzman et al. 2019, arXiv
-    1904.09751).
+    """Nucleus sampling: the smallest set of tokens whose probabilities reach this (Holtzman et al. 2019,
+    arXiv 1904.09751).
     """
 
 
 @dataclass
-class Generated:
-    """One row's answer."""
+class Completion:
+    """The answer to one prompt."""
 
     token_ids: list[int] = field(default_factory=list)
     finish: Finish = Finish.LENGTH
@@ -40,68 +40,68 @@ class Generated:
 
 
 @dataclass
-class _Live:
-    """The rows that are being answered."""
+class _ActiveRows:
+    """The rows of the batch that is being answered."""
 
-    which: list[int]
+    prompts: list[int]
     """Index of each row's prompt."""
     logits: torch.Tensor
-    """Of each row's next token, float32 [rows, vocab]."""
-    real: torch.Tensor
-    """bool [rows, cache length]: False where a row is padded, always before its own tokens' end."""
+    """For each row's next token, float32 [rows, vocab]."""
+    mask: torch.Tensor
+    """bool [rows, cache length]: False where a row is padded, always before its first token."""
     cache: KVCache
 
 
 @torch.inference_mode()
-def answer_all(
+def generate(
     model: Qwen3,
     prompts: Sequence[Sequence[int]],
     stop_ids: frozenset[int],
-    decoding: Decoding,
+    config: GenerationConfig,
     *,
     batch_size: int = 64,
     seed: int = 0,
     progress: Callable[[int], None] | None = None,
-) -> list[Generated]:
-    """Answers any number of prompts, in the order given.
+) -> list[Completion]:
+    """Answers any number of prompts; completions come in the order of the prompts.
 
-    Prompts of like length are read together, short ones first. What all prompts begin with is read once.
-    Padding is masked, so a row's answer does not depend on its neighbours. When half of the rows are
-    finished, waiting prompts fill their places.
+    Prompts of similar length are prefilled together, short ones first; their common prefix is prefilled once.
+    Padding is masked, so a row's answer does not depend on the others. When half of the rows are finished,
+    waiting prompts take their slots.
 
     Args:
         model: Without gradients.
         prompts: Token ids of each prompt, none empty.
         stop_ids: Ids that end a row; they are not part of the answer.
-        decoding: How tokens are chosen.
+        config: How tokens are chosen, and how many.
         batch_size: Most rows at a time.
         seed: For temperatures above 0.
-        progress: Told how many more are done.
+        progress: Called with the number of prompts that were finished since the last call.
     """
     waiting = deque(sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i)))
     generator = torch.Generator().manual_seed(seed)
-    out = [Generated() for _ in prompts]
-    shared = _shared(model, prompts)
-    live: _Live | None = None
-    while waiting or live:
-        before = len(live.which) if live else 0
-        if waiting and before <= batch_size // 2:
-            rows = [waiting.popleft() for _ in range(min(len(waiting), batch_size - before))]
-            new = _read(model, prompts, rows, shared)
-            for row, logit in zip(rows, new.logits.amax(dim=1).tolist(), strict=True):
-                out[row].first_token_logit = logit
-            live = _joined(live, new) if live else new
-            before += len(rows)
-        assert live is not None
-        live = _step(model, live, out, stop_ids, decoding, generator)
-        finished = before - (len(live.which) if live else 0)
+    completions = [Completion() for _ in prompts]
+    prefix = _prefill_common_prefix(model, prompts)
+    active: _ActiveRows | None = None
+    while waiting or active:
+        count = len(active.prompts) if active else 0
+        if waiting and count <= batch_size // 2:
+            chosen = [waiting.popleft() for _ in range(min(len(waiting), batch_size - count))]
+            new = _prefill(model, prompts, chosen, prefix)
+            for index, logit in zip(chosen, new.logits.amax(dim=1).tolist(), strict=True):
+                completions[index].first_token_logit = logit
+            active = _concatenated(active, new) if active else new
+            count += len(chosen)
+        assert active is not None
+        active = _decode_step(model, active, completions, stop_ids, config, generator)
+        finished = count - (len(active.prompts) if active else 0)
         if progress and finished:
             progress(finished)
-    return out
+    return completions
 
 
-def _shared(model: Qwen3, prompts: Sequence[Sequence[int]]) -> KVCache:
-    """The cache, of one row, of what all prompts begin with; a token at least is left of each."""
+def _prefill_common_prefix(model: Qwen3, prompts: Sequence[Sequence[int]]) -> KVCache:
+    """A cache of one row with the common prefix of all prompts; at least the last token of each stays out."""
     cache = KVCache(model.config.num_hidden_layers)
     if len(prompts) > 1:
         columns = zip(*(prompt[:-1] for prompt in prompts), strict=False)
@@ -111,96 +111,101 @@ def _shared(model: Qwen3, prompts: Sequence[Sequence[int]]) -> KVCache:
     return cache
 
 
-def _read(model: Qwen3, prompts: Sequence[Sequence[int]], rows: list[int], shared: KVCache) -> _Live:
-    """Prefills prompts: the shared beginning, padding up to the longest, the rest."""
-    skip, longest = shared.length, max(len(prompts[row]) for row in rows)
-    ids = torch.zeros(len(rows), longest - skip, dtype=torch.int64)
-    real = torch.zeros(len(rows), longest, dtype=torch.bool)
-    real[:, :skip] = True
-    for place, row in enumerate(rows):
-        rest = list(prompts[row][skip:])
-        ids[place, ids.shape[1] - len(rest) :] = torch.tensor(rest)
-        real[place, longest - len(rest) :] = True
+def _prefill(
+    model: Qwen3, prompts: Sequence[Sequence[int]], chosen: list[int], prefix: KVCache
+) -> _ActiveRows:
+    """Prefills prompts: the common prefix, padding up to the longest, the rest."""
+    skip, longest = prefix.length, max(len(prompts[index]) for index in chosen)
+    ids = torch.zeros(len(chosen), longest - skip, dtype=torch.int64)
+    mask = torch.zeros(len(chosen), longest, dtype=torch.bool)
+    mask[:, :skip] = True
+    for row, index in enumerate(chosen):
+        rest = list(prompts[index][skip:])
+        ids[row, ids.shape[1] - len(rest) :] = torch.tensor(rest)
+        mask[row, longest - len(rest) :] = True
     device = model.model.embed_tokens.weight.device
-    ids, real = ids.to(device), real.to(device)
-    cache = shared.fork()
-    positions = (real.cumsum(1) - 1)[:, skip:].clamp(min=0)
-    hidden = model.hidden(ids, positions, _prefill_mask(real, skip), cache)
-    return _Live(rows, model.head(hidden[:, -1]).float(), real, cache)
+    ids, mask = ids.to(device), mask.to(device)
+    cache = prefix.fork()
+    positions = (mask.cumsum(1) - 1)[:, skip:].clamp(min=0)
+    hidden = model.hidden(ids, positions, _prefill_attention_mask(mask, skip), cache)
+    return _ActiveRows(chosen, model.head(hidden[:, -1]).float(), mask, cache)
 
 
-def _prefill_mask(real: torch.Tensor, skip: int) -> torch.Tensor | None:
-    if bool(real.all()):
+def _prefill_attention_mask(mask: torch.Tensor, skip: int) -> torch.Tensor | None:
+    """bool [rows, 1, length - skip, length]; None if no row is padded."""
+    if bool(mask.all()):
         return None
-    length = real.shape[1]
-    causal = torch.ones(length, length, dtype=torch.bool, device=real.device).tril()
-    # A padding query sees itself: an empty row would make the softmax NaN, and NaN would spread through the
-    # cache.
-    itself = torch.eye(length, dtype=torch.bool, device=real.device)
-    return ((causal & real[:, None, :]) | itself)[:, None, skip:]
+    length = mask.shape[1]
+    causal = torch.ones(length, length, dtype=torch.bool, device=mask.device).tril()
+    # A padding query sees itself: a row without keys would make the softmax NaN, and NaN would spread through
+    # the cache.
+    diagonal = torch.eye(length, dtype=torch.bool, device=mask.device)
+    return ((causal & mask[:, None, :]) | diagonal)[:, None, skip:]
 
 
-def _joined(first: _Live, second: _Live) -> _Live:
-    """Both sets of rows, lined up at their ends. Columns that are padding in every row are dropped."""
+def _concatenated(first: _ActiveRows, second: _ActiveRows) -> _ActiveRows:
+    """Both sets of rows, aligned at their ends. Columns that are padding in every row are dropped."""
     length = max(first.cache.length, second.cache.length)
-    real = torch.cat([F.pad(live.real, (length - live.real.shape[1], 0)) for live in (first, second)])
-    unused = int(real.any(dim=0).int().argmax())
-    first.cache.join(second.cache, unused)
-    return _Live(
-        first.which + second.which, torch.cat((first.logits, second.logits)), real[:, unused:], first.cache
-    )
+    mask = torch.cat([F.pad(rows.mask, (length - rows.mask.shape[1], 0)) for rows in (first, second)])
+    unused = int(mask.any(dim=0).int().argmax())
+    first.cache.append_rows(second.cache, unused)
+    logits = torch.cat((first.logits, second.logits))
+    return _ActiveRows(first.prompts + second.prompts, logits, mask[:, unused:], first.cache)
 
 
-def _step(
+def _decode_step(
     model: Qwen3,
-    live: _Live,
-    out: list[Generated],
+    active: _ActiveRows,
+    completions: list[Completion],
     stop_ids: frozenset[int],
-    decoding: Decoding,
+    config: GenerationConfig,
     generator: torch.Generator,
-) -> _Live | None:
-    """Takes a token of every row and computes the next logits of those that go on; None if none does."""
-    # A sum is finite only if every logit is: one pass, where asking each of them takes several.
-    finite = live.logits.sum(dim=1).isfinite().tolist()
-    tokens = choose(live.logits if all(finite) else live.logits.nan_to_num(), decoding, generator).tolist()
-    keep = [
-        i
-        for i, row in enumerate(live.which)
-        if _take(out[row], tokens[i], finite[i], stop_ids) and len(out[row].token_ids) < decoding.max_tokens
+) -> _ActiveRows | None:
+    """Adds a token to every row and computes the next logits of those that go on; None if none does."""
+    # A sum is finite only if every logit is: one pass instead of several.
+    finite = active.logits.sum(dim=1).isfinite().tolist()
+    logits = active.logits if all(finite) else active.logits.nan_to_num()
+    tokens = sample_tokens(logits, config, generator).tolist()
+    going_on = [
+        row
+        for row, index in enumerate(active.prompts)
+        if _append(completions[index], tokens[row], finite[row], stop_ids)
+        and len(completions[index].token_ids) < config.max_tokens
     ]
-    if not keep:
+    if not going_on:
         return None
-    which, real, cache = live.which, live.real, live.cache
-    if len(keep) < len(which):
-        rows = torch.tensor(keep, device=real.device)
+    prompts, mask, cache = active.prompts, active.mask, active.cache
+    if len(going_on) < len(prompts):
+        rows = torch.tensor(going_on, device=mask.device)
         cache.keep_rows(rows)
-        real, which = real[rows], [which[i] for i in keep]
-    ids = torch.tensor([[tokens[i]] for i in keep], device=real.device)
-    positions = real.sum(dim=1, keepdim=True)
-    real = F.pad(real, (0, 1), value=True)
-    mask = None if bool(real.all()) else real[:, None, None, :]
-    hidden = model.hidden(ids, positions, mask, cache)
-    return _Live(which, model.head(hidden[:, -1]).float(), real, cache)
+        mask, prompts = mask[rows], [prompts[row] for row in going_on]
+    ids = torch.tensor([[tokens[row]] for row in going_on], device=mask.device)
+    positions = mask.sum(dim=1, keepdim=True)
+    mask = F.pad(mask, (0, 1), value=True)
+    hidden = model.hidden(ids, positions, None if bool(mask.all()) else mask[:, None, None, :], cache)
+    return _ActiveRows(prompts, model.head(hidden[:, -1]).float(), mask, cache)
 
 
-def _take(row: Generated, token: int, finite: bool, stop_ids: frozenset[int]) -> bool:
-    """Adds a token to a row; False if that ends it."""
+def _append(completion: Completion, token: int, finite: bool, stop_ids: frozenset[int]) -> bool:
+    """Adds a token; False if the completion ends instead."""
     if not finite:
-        row.finish = Finish.NON_FINITE
+        completion.finish = Finish.NON_FINITE
     elif token in stop_ids:
-        row.finish = Finish.END_OF_TURN
+        completion.finish = Finish.END_OF_TURN
     else:
-        row.token_ids.append(token)
+        completion.token_ids.append(token)
         return True
     return False
 
 
-def choose(logits: torch.Tensor, decoding: Decoding, generator: torch.Generator | None) -> torch.Tensor:
-    """Token ids [rows] of logits [rows, vocab]: the largest, or a draw from the nucleus."""
-    if decoding.temperature == 0:
+def sample_tokens(
+    logits: torch.Tensor, config: GenerationConfig, generator: torch.Generator | None
+) -> torch.Tensor:
+    """Token ids int64 [rows] for logits [rows, vocab]: the largest, or drawn from the nucleus."""
+    if config.temperature == 0:
         return logits.argmax(dim=1)
-    probabilities = (logits / decoding.temperature).softmax(dim=1).cpu()
+    probabilities = (logits / config.temperature).softmax(dim=1).cpu()
     ordered, order = probabilities.sort(dim=1, descending=True)
-    ordered[ordered.cumsum(1) - ordered > decoding.top_p] = 0.0
+    ordered[ordered.cumsum(1) - ordered > config.top_p] = 0.0
     drawn = torch.multinomial(ordered, 1, generator=generator)
     return order.gather(1, drawn).squeeze(1).to(logits.device)

@@ -1,4 +1,4 @@
-"""Answers of one weight to probe files. `python -m stages.probe REQUEST.json`."""
+"""The probe command: answers of one weight to probe files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stages.contract import (
 )
 from stages.contract.rows import RowFileError
 from stages.contract.serial import to_jsonable
-from stages.inference.generate import Decoding, answer_all
+from stages.inference.generate import GenerationConfig, generate
 from stages.process.files import require_new, write_new_text
 from stages.process.process import (
     Reporter,
@@ -63,7 +63,7 @@ def probe(request: ProbeRequest) -> StageResult:
     reporter.phase(Phase.MODEL_LOADED)
     started = time.perf_counter()
     prompts = [tokenizer.prompt_ids(p.prompt) for p in probes]
-    _require_room(probes, prompts, config.max_position_embeddings)
+    _require_fit(probes, prompts, config.max_position_embeddings)
     done = 0
 
     def progress(more: int) -> None:
@@ -71,11 +71,11 @@ def probe(request: ProbeRequest) -> StageResult:
         done += more
         reporter.progress(done, len(prompts), "probes")
 
-    generated = answer_all(
+    completions = generate(
         model,
         prompts,
         tokenizer.stop_ids,
-        Decoding(request.max_tokens, request.temperature, request.top_p),
+        GenerationConfig(request.max_tokens, request.temperature, request.top_p),
         batch_size=request.batch_size,
         seed=request.seed,
         progress=progress,
@@ -83,27 +83,27 @@ def probe(request: ProbeRequest) -> StageResult:
     seconds = time.perf_counter() - started
     answers = [
         Answer(
-            p.file, p.line, p.prompt, tokenizer.text(g.token_ids), g.token_ids, g.finish, g.first_token_logit
+            p.file, p.line, p.prompt, tokenizer.text(c.token_ids), c.token_ids, c.finish, c.first_token_logit
         )
-        for p, g in zip(probes, generated, strict=True)
+        for p, c in zip(probes, completions, strict=True)
     ]
     lines = (json.dumps(to_jsonable(a), ensure_ascii=False) + "\n" for a in answers)
     write_new_text(answers_path, "".join(lines))
-    tokens = sum(len(g.token_ids) for g in generated)
+    tokens = sum(len(c.token_ids) for c in completions)
     figures = {"answers": float(len(answers)), "tokens": float(tokens), "seconds_answering": seconds}
     return StageResult(0, output=request.answers, figures=figures, notes=reporter.notes, versions=versions())
 
 
-def _require_room(probes: list[Probe], prompts: list[list[int]], context: int) -> None:
-    long = [
+def _require_fit(probes: list[Probe], prompts: list[list[int]], context: int) -> None:
+    too_long = [
         f"{p.file}:{p.line}: {len(ids)} tokens"
         for p, ids in zip(probes, prompts, strict=True)
         if len(ids) >= context
     ]
-    if long:
+    if too_long:
         raise StageError(
             ExitCode.BAD_INPUT,
-            f"{'; '.join(long)}: leave no room in the model's context of {context}: shorten them",
+            f"{'; '.join(too_long)}: leave no room in the model's context of {context}: shorten them",
         )
 
 
@@ -125,7 +125,3 @@ def main(argv: list[str] | None = None) -> int:
     return run_process(
         ProbeRequest, probe, sys.argv[1:] if argv is None else argv, "Answer probe files from a weight file."
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

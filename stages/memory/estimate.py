@@ -15,7 +15,7 @@ from typing import Any
 
 from stages.contract import ComputeDtype, LossKind, OptimizerStateMode, Rounding
 from stages.memory.model import GIB, Estimate, Options, Shape, TrainingPath, estimate, read_shape
-from stages.weights.dat_names import entry_names
+from stages.weights.dat_index import read_index
 
 _HEAD = "lm_head.weight"
 
@@ -141,7 +141,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         shape, tied = read_shape(path)
         if a.weight:
-            tied = not any(name.startswith(_HEAD) for name in entry_names(a.weight))
+            tied = not any(name.startswith(_HEAD) for name in read_index(a.weight))
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -1,1 +1,1 @@
-"""Compares both inference paths of a weight: `python -m stages.parity`. Uses weights and qwen3."""
+"""Compares the two inference paths of a weight. Uses weights, qwen3, nvfp4, process and the contract."""

@@ -1,5 +1,4 @@
-"""The parity command: `python -m stages.parity --model-dir DIR --weight FILE` shows whether the two inference
-paths agree, and where not.
+"""The parity command: do the two inference paths of a weight agree, and if not, where do they first differ?
 
 Exit code: 0 they agree, 4 they do not, 2 bad input.
 """
@@ -15,12 +14,13 @@ from pathlib import Path
 from stages.contract import ComputeDtype, ExitCode, InferencePath, ScaleRule, Template
 from stages.parity import table as parity_table
 from stages.parity.check import check_parity
+from stages.process.errors import InputError
 from stages.process.files import require_new, write_new_text
 from stages.process.process import StageError, pick_device
-from stages.qwen3.config import ConfigError, read_config
+from stages.qwen3.config import read_config
 from stages.qwen3.template import load_tokenizer
-from stages.weights.dat import DatError, DatFile
-from stages.weights.model_weights import WeightError, load_model
+from stages.weights.dat import DatFile
+from stages.weights.model_weights import load_model
 
 
 def _tolerance(text: str) -> float:
@@ -87,7 +87,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.write(parity_table.text(parity, options.prompt, tokenizer))
         if options.json:
             write_new_text(options.json, parity_table.as_json(parity, options.prompt, tokenizer))
-    except (DatError, ConfigError, WeightError, StageError, OSError) as error:
+    except (InputError, StageError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return ExitCode.BAD_INPUT
     return ExitCode.OK if parity.agrees else ExitCode.DISAGREE

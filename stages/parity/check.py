@@ -1,6 +1,4 @@
-"""Do the training forward and the file's own inference agree? Place by place, for the first token after a
-prompt.
-"""
+"""Do both inference paths agree? Compares their activations layer by layer, for the token after a prompt."""
 
 from __future__ import annotations
 
@@ -24,8 +22,8 @@ TOP = 10
 
 
 @dataclass(frozen=True)
-class LogitHealth:
-    """What one path has at one place."""
+class ActivationStats:
+    """The activation of one path at one point of the network."""
 
     nan: int
     inf: int
@@ -34,13 +32,13 @@ class LogitHealth:
 
 
 @dataclass(frozen=True)
-class Position:
-    """Both paths at one place of the network."""
+class Comparison:
+    """The activations of both paths at one point of the network."""
 
     name: str
     """`embedding`, `layer 3 attention`, `layer 3 mlp` (each with its residual), `norm` or `head`."""
-    bridge: LogitHealth
-    fp2: LogitHealth
+    bridge: ActivationStats
+    fp2: ActivationStats
     difference: float
     """Largest difference of two values, over the largest stored one; NaN if either is not finite."""
 
@@ -62,7 +60,7 @@ class Token:
 class Parity:
     """How far two forwards are apart."""
 
-    places: tuple[Position, ...]
+    comparisons: tuple[Comparison, ...]
     """In the order of computation; the last is `head`."""
     bridge_top: tuple[Token, ...]
     fp2_top: tuple[Token, ...]
@@ -71,7 +69,7 @@ class Parity:
     @property
     def difference(self) -> float:
         """Largest difference of two logits, over the largest logit."""
-        return self.places[-1].difference
+        return self.comparisons[-1].difference
 
     @property
     def agrees(self) -> bool:
@@ -79,32 +77,29 @@ class Parity:
         return self.difference <= self.tolerance
 
     @property
-    def parted(self) -> Position | None:
-        """The first place that is beyond the tolerance or not finite."""
-        return next((p for p in self.places if not p.difference <= self.tolerance), None)
+    def first_mismatch(self) -> Comparison | None:
+        """The first point that is beyond the tolerance or not finite."""
+        return next((p for p in self.comparisons if not p.difference <= self.tolerance), None)
 
     @property
     def reason(self) -> str:
-        """Where they part and how, in a few words; empty if nowhere."""
-        place = self.parted
-        if place is None:
+        """Where they first differ and how, in a few words; empty if nowhere."""
+        first = self.first_mismatch
+        if first is None:
             return ""
-        if place.finite:
-            return f"they part at {place.name}, by {place.difference:.2e} of the largest value"
-        sick = [
-            name
-            for name, health in (("bridge", place.bridge), ("fp2", place.fp2))
-            if health.nan or health.inf
-        ]
-        return f"NaN or infinity from {place.name} on, in {' and '.join(sick)}"
+        if first.finite:
+            return f"they part at {first.name}, by {first.difference:.2e} of the largest value"
+        paths = {"bridge": first.bridge, "fp2": first.fp2}
+        wrong = [name for name, stats in paths.items() if stats.nan or stats.inf]
+        return f"NaN or infinity from {first.name} on, in {' and '.join(wrong)}"
 
 
-Values = list[tuple[str, torch.Tensor]]
+Activations = list[tuple[str, torch.Tensor]]
 
 
 @contextmanager
-def _noted(layer: torch.nn.Module, index: int, values: Values) -> Iterator[None]:
-    """Appends what a layer has after its attention and after its MLP, each with the residual, to `values`."""
+def _recorded(layer: torch.nn.Module, index: int, values: Activations) -> Iterator[None]:
+    """Records the activation after a layer's attention and after its MLP, each with the residual."""
     assert isinstance(layer, Layer)
 
     def after_attention(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
@@ -114,7 +109,7 @@ def _noted(layer: torch.nn.Module, index: int, values: Values) -> Iterator[None]
         values.append((f"layer {index} mlp", output))
         for part in layer.modules():
             if isinstance(part, Linear):
-                # one layer's rounded weights at a time: all of them are another model in memory
+                # Keeps one layer's rounded weights at a time: all of them are another model in memory.
                 part.forget()
 
     hooks = [
@@ -128,18 +123,19 @@ def _noted(layer: torch.nn.Module, index: int, values: Values) -> Iterator[None]
             hook.remove()
 
 
-def _bridge_values(dat: DatFile, layout: Layout, model: Qwen3, ids: torch.Tensor) -> Values:
-    """From the stored weights, one layer's in memory at a time: no master and no NVFP4 encoder. `model` gives
-    config and dtype.
+def _bridge_values(dat: DatFile, layout: Layout, model: Qwen3, ids: torch.Tensor) -> Activations:
+    """From the stored weights, one layer's in memory at a time, without masters or NVFP4 encoder.
+
+    `model` gives config and dtype.
     """
     device, dtype = ids.device, model.compute_dtype
     x = F.embedding(ids, stored_values(dat, layout, EMBEDDING, dtype, device))
-    values: Values = [("embedding", x)]
+    values: Activations = [("embedding", x)]
     positions = torch.arange(ids.shape[1], device=device).expand(ids.shape)
     table = rotary_table(model.config, positions, dtype)
     for index in range(model.config.num_hidden_layers):
         layer = _stored_layer(dat, layout, model, index, device)
-        with _noted(layer, index, values):
+        with _recorded(layer, index, values):
             x = layer(x, table, None, None)
     norm = RMSNorm(model.config.hidden_size, model.config.rms_norm_eps).to(device)
     norm.weight.copy_(stored_values(dat, layout, "model.norm.weight", dtype, device))
@@ -161,31 +157,31 @@ def _stored_layer(
     return layer
 
 
-def _fp2_values(model: Qwen3, ids: torch.Tensor) -> Values:
-    """From the very forward that trains, watched from outside."""
-    values: Values = []
+def _fp2_values(model: Qwen3, ids: torch.Tensor) -> Activations:
+    """From the forward that trains, by hooks."""
+    values: Activations = []
 
     def after_embedding(module: torch.nn.Module, inputs: object, output: torch.Tensor) -> None:
         values.append(("embedding", output.to(model.compute_dtype)))
 
-    with ExitStack() as watched:
-        watched.callback(model.model.embed_tokens.register_forward_hook(after_embedding).remove)
+    with ExitStack() as hooks:
+        hooks.callback(model.model.embed_tokens.register_forward_hook(after_embedding).remove)
         for index, layer in enumerate(model.model.layers):
-            watched.enter_context(_noted(layer, index, values))
+            hooks.enter_context(_recorded(layer, index, values))
         hidden = model.hidden(ids)
     return [*values, ("norm", hidden), ("head", model.head(hidden[:, -1]))]
 
 
-def _health(values: torch.Tensor) -> LogitHealth:
-    return LogitHealth(
+def _stats(values: torch.Tensor) -> ActivationStats:
+    return ActivationStats(
         int(values.isnan().sum()), int(values.isinf().sum()), values.square().mean().sqrt().item()
     )
 
 
-def _place(name: str, bridge: torch.Tensor, fp2: torch.Tensor) -> Position:
+def _compared(name: str, bridge: torch.Tensor, fp2: torch.Tensor) -> Comparison:
     bridge, fp2 = bridge.float(), fp2.float()
     largest = max(bridge.abs().max().item(), torch.finfo(torch.float32).tiny)
-    return Position(name, _health(bridge), _health(fp2), (fp2 - bridge).abs().max().item() / largest)
+    return Comparison(name, _stats(bridge), _stats(fp2), (fp2 - bridge).abs().max().item() / largest)
 
 
 def _top(logits: torch.Tensor) -> tuple[Token, ...]:
@@ -195,15 +191,15 @@ def _top(logits: torch.Tensor) -> tuple[Token, ...]:
 
 @torch.no_grad()
 def check_parity(dat: DatFile, layout: Layout, model: Qwen3, prompt: list[int]) -> Parity:
-    """Compares a model that is about to train with the file it was loaded from.
+    """Compares a model that is about to train with the file that it was loaded from.
 
     Args:
         dat: The weight file.
         layout: Of that file.
-        model: As `load_model` gives it for `fp2`.
+        model: From `load_model` with `fp2`.
         prompt: Token ids.
     """
     ids = torch.tensor([prompt], device=model.model.embed_tokens.weight.device)
     bridge, fp2 = _bridge_values(dat, layout, model, ids), _fp2_values(model, ids)
-    places = tuple(_place(name, mine, theirs) for (name, mine), (_, theirs) in zip(bridge, fp2, strict=True))
-    return Parity(places, _top(bridge[-1][1]), _top(fp2[-1][1]), TOLERANCE[model.compute_dtype])
+    comparisons = tuple(_compared(name, a, b) for (name, a), (_, b) in zip(bridge, fp2, strict=True))
+    return Parity(comparisons, _top(bridge[-1][1]), _top(fp2[-1][1]), TOLERANCE[model.compute_dtype])

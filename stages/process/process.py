@@ -32,11 +32,9 @@ from stages.contract.clock import utc_now
 from stages.contract.fields import setting_of
 from stages.contract.requests import ExternalRequest
 from stages.contract.serial import dump, load_file
+from stages.process.errors import InputError
 from stages.process.files import NoSpaceError, OutputExistsError, require_new, write_new_text
 from stages.process.memory_cap import failed_allocation
-from stages.qwen3.config import ConfigError
-from stages.weights.dat import DatError
-from stages.weights.model_weights import WeightError
 
 
 class StageError(Exception):
@@ -194,9 +192,7 @@ def outside_problems(request: Any, root: str) -> list[str]:
 _BAD_INPUT = (
     RequestError,
     RowFileError,
-    DatError,
-    ConfigError,
-    WeightError,
+    InputError,
     OutputExistsError,
     FileNotFoundError,
     PermissionError,

@@ -1,1 +1,1 @@
-"""Qwen3: configuration, model, KV cache, generation, prompt templates, loading from a weight file."""
+"""Qwen3: config, network, KV cache, prompt templates, batches of rows. Uses nvfp4, process, contract."""

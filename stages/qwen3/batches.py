@@ -1,4 +1,4 @@
-"""Rows to batches: templates, labels on the answer only, order, padding."""
+"""Training rows to batches: prompt template, targets on the answer only, order, padding."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from stages.qwen3.template import ChatTokenizer
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """One row as token ids; the answer ends with the end of turn."""
+class EncodedRow:
+    """One row as token ids; the answer includes the end of turn."""
 
     prompt: list[int]
     answer: list[int]
@@ -28,25 +28,31 @@ class Batch:
     """Rows of one forward pass, padded on the right (causal attention never looks there)."""
 
     ids: torch.Tensor
-    """int64 [rows, length]: inputs, the last token of each row left out."""
+    """int64 [rows, length]: inputs, without the last token of each row."""
     where: torch.Tensor
     """int64 [n]: flat positions in [rows × length] whose next token is a target."""
     targets: torch.Tensor
-    """int64 [n]: those next tokens, answers and their ends of turn."""
+    """int64 [n]: those next tokens: answers and their ends of turn."""
     tokens: int
-    """Tokens that are no padding."""
+    """Input tokens without padding."""
 
 
 def encode_rows(
     sources: list[DataSource], tokenizer: ChatTokenizer, seq_len: int, overflow: Overflow
-) -> list[Encoded]:
-    """Reads and encodes all rows; a source with `repeat` stands so many times in the pool.
+) -> list[EncodedRow]:
+    """Reads and encodes all rows; those of a source with `repeat` n come n times.
+
+    Args:
+        sources: Row files.
+        tokenizer: With the prompt template.
+        seq_len: Most tokens of a row.
+        overflow: What happens to a longer row.
 
     Raises:
         RowFileError: listing every bad line of all files, and every row that does not fit `seq_len` (under
-            `Overflow.CUT_PROMPT`: whose answer alone does not).
+            `Overflow.CUT_PROMPT`: whose answer alone does not fit).
     """
-    pool: list[Encoded] = []
+    pool: list[EncodedRow] = []
     problems: list[str] = []
     for source in sources:
         path = Path(source.path)
@@ -57,24 +63,24 @@ def encode_rows(
             continue
         encoded = []
         for row in rows:
-            one = _fit(row.prompt, row.target, tokenizer, seq_len, overflow)
-            if len(one) > seq_len:
-                problems.append(
-                    f"{path}:{row.line}: {len(one)} tokens, seq_len is {seq_len}: shorten the row or raise seq_len"
-                )
-            encoded.append(one)
+            encoded.append(_encode(row.prompt, row.target, tokenizer, seq_len, overflow))
+            if (length := len(encoded[-1])) > seq_len:
+                remedy = "shorten the row or raise seq_len"
+                problems.append(f"{path}:{row.line}: {length} tokens, seq_len is {seq_len}: {remedy}")
         pool += encoded * source.repeat
     if problems:
         raise RowFileError(Path(sources[0].path), problems)
     return pool
 
 
-def _fit(prompt: str, target: str, tokenizer: ChatTokenizer, seq_len: int, overflow: Overflow) -> Encoded:
+def _encode(
+    prompt: str, target: str, tokenizer: ChatTokenizer, seq_len: int, overflow: Overflow
+) -> EncodedRow:
     answer = tokenizer.answer_ids(target)
-    whole = Encoded(tokenizer.prompt_ids(prompt), answer)
+    whole = EncodedRow(tokenizer.prompt_ids(prompt), answer)
     if len(whole) <= seq_len or overflow is Overflow.ERROR:
         return whole
-    # The fewest characters off the prompt's front that make the row fit: the template around it stays whole.
+    # Cuts the fewest characters off the prompt's front that make the row fit; the template stays whole.
     low, high = 1, len(prompt)
     while low < high:
         middle = (low + high) // 2
@@ -82,11 +88,11 @@ def _fit(prompt: str, target: str, tokenizer: ChatTokenizer, seq_len: int, overf
             high = middle
         else:
             low = middle + 1
-    return Encoded(tokenizer.prompt_ids(prompt[low:]), answer)
+    return EncodedRow(tokenizer.prompt_ids(prompt[low:]), answer)
 
 
 def row_order(count: int, sampling: Sampling, seed: int) -> Iterator[int]:
-    """Row indices without end: the pool's order again and again, or a new seeded permutation each time round."""
+    """Endless row indices: the pool's order again and again, or a new seeded permutation each epoch."""
     generator = torch.Generator().manual_seed(seed)
     while True:
         if sampling is Sampling.SEQUENTIAL:
@@ -95,8 +101,8 @@ def row_order(count: int, sampling: Sampling, seed: int) -> Iterator[int]:
             yield from torch.randperm(count, generator=generator).tolist()
 
 
-def collate(rows: list[Encoded], device: torch.device) -> Batch:
-    """Makes one batch, as wide as its longest row."""
+def collate(rows: list[EncodedRow], device: torch.device) -> Batch:
+    """One batch on `device`, as long as its longest row."""
     width = max(map(len, rows)) - 1
     ids = torch.zeros(len(rows), width, dtype=torch.int64)
     where: list[int] = []

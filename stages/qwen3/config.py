@@ -1,4 +1,4 @@
-"""Qwen3's `config.json`, read strictly enough that a model which would compute something else is refused."""
+"""Qwen3's `config.json`, read strictly: a model that would compute something else is refused."""
 
 from __future__ import annotations
 
@@ -8,16 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from stages.nvfp4.codec import BLOCK
+from stages.process.errors import InputProblems
 
 
-class ConfigError(ValueError):
-    """A `config.json` that does not describe a Qwen3 this code computes. `problems` lists every reason."""
-
-    def __init__(self, path: Path, problems: list[str]) -> None:
-        self.problems = problems
-        super().__init__(
-            f"{path}: {len(problems)} problem(s)\n" + "\n".join(f"  - {problem}" for problem in problems)
-        )
+class ConfigError(InputProblems):
+    """A model folder whose `config.json` or `tokenizer.json` is not of a Qwen3 that this code computes."""
 
 
 @dataclass(frozen=True)

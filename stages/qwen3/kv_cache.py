@@ -16,8 +16,8 @@ class LayerCache:
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Adds keys and values [batch, kv_heads, new, head_dim]; returns views of all so far."""
         start, self.length = self.length, self.length + keys.shape[2]
-        self._keys = _room(self._keys, keys, start, self.length)
-        self._values = _room(self._values, values, start, self.length)
+        self._keys = _with_capacity(self._keys, keys, start, self.length)
+        self._values = _with_capacity(self._values, values, start, self.length)
         self._keys[:, :, start : self.length] = keys
         self._values[:, :, start : self.length] = values
         return self._keys[:, :, : self.length], self._values[:, :, : self.length]
@@ -27,25 +27,20 @@ class LayerCache:
         if self._keys is not None and self._values is not None:
             self._keys, self._values = self._keys[rows], self._values[rows]
 
-    def join(self, other: LayerCache, unused: int) -> None:
-        """Adds the rows of another, lined up at the end, without the first `unused` columns of what that
-        gives.
-        """
-        self._keys = _lined_up(self._keys, self.length, other._keys, other.length, unused)
-        self._values = _lined_up(self._values, self.length, other._values, other.length, unused)
+    def append_rows(self, other: LayerCache, unused: int) -> None:
+        """Adds the rows of another cache, aligned at their ends, and drops the first `unused` columns."""
+        self._keys = _concatenated(self._keys, self.length, other._keys, other.length, unused)
+        self._values = _concatenated(self._values, self.length, other._values, other.length, unused)
         self.length = max(self.length, other.length) - unused
 
     def fork(self) -> LayerCache:
-        """A cache that begins with what this one holds and shares nothing that either writes to."""
-        made = LayerCache()
+        """A cache that begins with what this one holds; writing to either does not change the other."""
+        fork = LayerCache()
         if self._keys is not None and self._values is not None:
-            # Without room for more: the first append copies.
-            made.length, made._keys, made._values = (
-                self.length,
-                self._keys[:, :, : self.length],
-                self._values[:, :, : self.length],
-            )
-        return made
+            # Views without spare capacity: the first append copies.
+            fork.length = self.length
+            fork._keys, fork._values = self._keys[:, :, : self.length], self._values[:, :, : self.length]
+        return fork
 
 
 class KVCache:
@@ -64,21 +59,19 @@ class KVCache:
         for layer in self.layers:
             layer.keep_rows(rows)
 
-    def join(self, other: KVCache, unused: int) -> None:
-        """See `LayerCache.join`."""
+    def append_rows(self, other: KVCache, unused: int) -> None:
+        """See `LayerCache.append_rows`."""
         for mine, theirs in zip(self.layers, other.layers, strict=True):
-            mine.join(theirs, unused)
+            mine.append_rows(theirs, unused)
 
     def fork(self) -> KVCache:
-        """See `LayerCache.fork`. The fork of a cache of one row may go on with many: all of them begin with
-        it.
-        """
-        made = KVCache(0)
-        made.layers = [layer.fork() for layer in self.layers]
-        return made
+        """See `LayerCache.fork`. A fork of one row may go on with many rows: it is the prefix of all."""
+        fork = KVCache(0)
+        fork.layers = [layer.fork() for layer in self.layers]
+        return fork
 
 
-def _room(buffer: torch.Tensor | None, like: torch.Tensor, used: int, needed: int) -> torch.Tensor:
+def _with_capacity(buffer: torch.Tensor | None, like: torch.Tensor, used: int, needed: int) -> torch.Tensor:
     if buffer is not None and buffer.shape[2] >= needed:
         return buffer
     batch, heads, _, width = like.shape
@@ -88,7 +81,7 @@ def _room(buffer: torch.Tensor | None, like: torch.Tensor, used: int, needed: in
     return grown
 
 
-def _lined_up(
+def _concatenated(
     first: torch.Tensor | None, used: int, second: torch.Tensor | None, other: int, unused: int
 ) -> torch.Tensor:
     assert first is not None and second is not None
@@ -96,6 +89,6 @@ def _lined_up(
     # Padding is masked, and zero: a masked NaN would still be NaN times 0.
     out = first.new_zeros(len(first) + len(second), first.shape[1], length, first.shape[3])
     for buffer, rows, count in ((first, out[: len(first)], used), (second, out[len(first) :], other)):
-        kept = min(count, length)
-        rows[:, :, length - kept :] = buffer[:, :, count - kept : count]
+        copied = min(count, length)
+        rows[:, :, length - copied :] = buffer[:, :, count - copied : count]
     return out

@@ -1,8 +1,7 @@
-"""The Qwen3 network: grouped-query attention with RMS-normed heads, rotary positions, SwiGLU. One forward for
-all uses.
+"""The Qwen3 network: grouped-query attention with RMS-normed heads, rotary positions, SwiGLU.
 
 Architecture after the Qwen3 technical report (arXiv 2505.09388) and its published `config.json`. Module names
-give the parameter names of the weight file. Norms and attention's softmax are computed in float32, the rest
+are the parameter names of the weight file. Norms and attention's softmax are computed in float32, the rest
 in the dtype of the embedding's output.
 """
 
@@ -60,15 +59,13 @@ class Attention(nn.Module):
     def __init__(self, config: Qwen3Config) -> None:
         super().__init__()
         self.head_dim = config.head_dim
-        heads, groups = (
-            config.num_attention_heads * config.head_dim,
-            config.num_key_value_heads * config.head_dim,
-        )
-        self.grouped = heads != groups
-        self.q_proj = Linear(config.hidden_size, heads)
-        self.k_proj = Linear(config.hidden_size, groups)
-        self.v_proj = Linear(config.hidden_size, groups)
-        self.o_proj = Linear(heads, config.hidden_size)
+        query_size = config.num_attention_heads * config.head_dim
+        kv_size = config.num_key_value_heads * config.head_dim
+        self.grouped = query_size != kv_size
+        self.q_proj = Linear(config.hidden_size, query_size)
+        self.k_proj = Linear(config.hidden_size, kv_size)
+        self.v_proj = Linear(config.hidden_size, kv_size)
+        self.o_proj = Linear(query_size, config.hidden_size)
         self.q_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
         self.k_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
 
@@ -79,8 +76,13 @@ class Attention(nn.Module):
         mask: torch.Tensor | None,
         cache: LayerCache | None,
     ) -> torch.Tensor:
-        """[batch, length, hidden] to the same. `mask` [batch, 1, length, keys] is True where a key may be
-        seen; None: causal.
+        """[batch, length, hidden] to the same.
+
+        Args:
+            x: Hidden states.
+            table: Of `rotary_table`.
+            mask: bool [batch, 1, length, keys], True where a key is visible; None is causal.
+            cache: Keys and values so far; it is extended.
         """
         batch, length, _ = x.shape
         shape = (batch, length, -1, self.head_dim)
@@ -127,18 +129,17 @@ class Layer(nn.Module):
         mask: torch.Tensor | None,
         cache: LayerCache | None,
     ) -> torch.Tensor:
-        """[batch, length, hidden] to the same."""
+        """[batch, length, hidden] to the same; see `Attention.forward`."""
         x = x + self.self_attn(self.input_layernorm(x), table, mask, cache)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
-class Body(nn.Module):
+class Decoder(nn.Module):
     """Embedding, layers and final norm: what the weight file calls `model`."""
 
     def __init__(self, config: Qwen3Config) -> None:
         super().__init__()
-        # Values come from the file: drawing some first would, without memory for them, import torch's whole
-        # compiler.
+        # Values come from the file. Drawing some here, on the meta device, would import torch's compiler.
         self.embed_tokens = nn.Embedding.from_pretrained(
             torch.empty(config.vocab_size, config.hidden_size), freeze=False
         )
@@ -152,7 +153,7 @@ class Qwen3(nn.Module):
     Args:
         config: Its shape.
         tied: Whether the head is the embedding. The weight file decides, not `config.tie_word_embeddings`:
-            the user's own file stores a separate head under a config that says tied.
+            the user's file stores a separate head although its config says tied.
     """
 
     def __init__(self, config: Qwen3Config, tied: bool) -> None:
@@ -160,7 +161,7 @@ class Qwen3(nn.Module):
         self.config, self.tied = config, tied
         self.compute_dtype = torch.float32
         self.checkpoint_layers = False
-        self.model = Body(config)
+        self.model = Decoder(config)
         if not tied:
             self.lm_head = Linear(config.hidden_size, config.vocab_size)
 
@@ -181,16 +182,15 @@ class Qwen3(nn.Module):
 
         Args:
             ids: int64 token ids.
-            positions: int64 [batch, length]; None counts on from the cache (padding then belongs on the
-                right).
-            mask: bool [batch, 1, length, keys]; None is causal, the cache wholly visible.
+            positions: int64 [batch, length]; None continues from the cache (padding then goes on the right).
+            mask: bool [batch, 1, length, keys]; None is causal, with the whole cache visible.
             cache: Keys and values so far; it is extended.
         """
         seen = 0 if cache is None else cache.length
         if positions is None:
             positions = torch.arange(seen, seen + ids.shape[1], device=ids.device).expand(ids.shape)
         if mask is None and seen and ids.shape[1] > 1:
-            # A causal flag would line queries up with the first keys; here they are the last ones.
+            # A causal flag would align queries with the first keys; here they belong to the last ones.
             new = torch.ones(ids.shape[1], seen + ids.shape[1], dtype=torch.bool, device=ids.device)
             mask = new.tril(diagonal=seen).expand(len(ids), 1, -1, -1)
         x = self.model.embed_tokens(ids).to(self.compute_dtype)

@@ -23,17 +23,9 @@ from stages.contract.requests import checkpoint_path, newest_checkpoint
 from stages.contract.serial import to_jsonable
 from stages.process.files import Buffer, NoSpaceError, sha256_of
 from stages.process.process import Reporter, StageError
-from stages.qwen3.batches import Encoded
-from stages.weights.dat import (
-    TORCH_DTYPES,
-    DatError,
-    DatFile,
-    ElemType,
-    Payload,
-    Spec,
-    tensor_bytes,
-    write_dat,
-)
+from stages.qwen3.batches import EncodedRow
+from stages.weights.dat import TORCH_DTYPES, DatFile, Payload, tensor_bytes, write_dat
+from stages.weights.dat_index import DatError, ElemType, Spec
 
 META, DIGEST = "meta", "sha256"
 PIECE_BYTES = 1 << 24
@@ -65,7 +57,7 @@ class TrainProgress:
     """What is reported at the end: first and last loss, tokens."""
 
 
-def fingerprint(request: TrainRequest, rows: list[Encoded], weight: Path) -> str:
+def fingerprint(request: TrainRequest, rows: list[EncodedRow], weight: Path) -> str:
     """SHA-256 over all that decides a training's course: recipe, rows as tokens, input weight. Reads the
     weight once.
     """
@@ -167,7 +159,7 @@ def _require_whole(dat: DatFile) -> None:
 class Checkpoints:
     """The saved states of one stage: written every so often, the one before kept until the new one is whole."""
 
-    def __init__(self, request: TrainRequest, rows: list[Encoded], reporter: Reporter) -> None:
+    def __init__(self, request: TrainRequest, rows: list[EncodedRow], reporter: Reporter) -> None:
         self._every = request.checkpoint_every
         self._folder = Path(request.checkpoints)
         self._resume = Path(request.resume) if request.resume else None

@@ -23,7 +23,8 @@ from stages.contract.command import RECIPE_PLACEHOLDERS, expand
 from stages.contract.signals import StopSignals
 from stages.process.files import publish, require_new, require_space, sha256_of, write_new_text
 from stages.process.process import Reporter, StageError, run_process, versions
-from stages.weights.dat import DatError, DatFile
+from stages.weights.dat import DatFile
+from stages.weights.dat_index import DatError
 
 POLL_SECS = 0.05
 _SHOWN = 3

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import torch
 
-from stages.contract import InitRequest, Phase, StageResult, read_rows
+from stages.contract import InitRequest, Phase, ScaleRule, StageResult, read_rows
 from stages.contract.rows import RowFileError
 from stages.nvfp4.codec import encode
 from stages.process.files import require_new, write_new_text
 from stages.process.process import Reporter, make_deterministic, run_process, versions
 from stages.qwen3.config import read_config
 from stages.train.tokenizer import train_tokenizer
-from stages.weights.dat import ElemType, Spec, tensor_bytes, write_dat
+from stages.weights.bundles import bundle_entries
+from stages.weights.dat import EntryToWrite, tensor_bytes, write_dat
+from stages.weights.dat_index import ElemType, Spec
 from stages.weights.model_weights import EMBEDDING, parameter_shapes
 
 _STD = 0.02  # Qwen3's own `initializer_range`
@@ -45,7 +47,7 @@ def init(request: InitRequest) -> StageResult:
     write_new_text(config_path, Path(request.config).read_text(encoding="utf-8"))
     write_new_text(tokenizer_path, tokenizer.to_str(pretty=False))
     generator = torch.Generator().manual_seed(request.seed)
-    items = []
+    entries: list[EntryToWrite] = []
     values: dict[str, torch.Tensor] = {}
     for name, shape in parameter_shapes(config, tied=False).items():
         value = (
@@ -57,19 +59,8 @@ def init(request: InitRequest) -> StageResult:
         values[name] = value
     values["lm_head.weight"] = values[EMBEDDING]
     for name, value in values.items():
-        if value.ndim == 2 and name != EMBEDDING:
-            bundle = encode(value, request.scale_rule)
-            codes, scales = tuple(bundle.codes.shape), tuple(bundle.scales.shape)
-            items.append(
-                (Spec(f"{name}.qdata", ElemType.UINT8, codes), lambda b=bundle: [tensor_bytes(b.codes)])
-            )
-            items.append(
-                (Spec(f"{name}.scale", ElemType.E4M3, scales), lambda b=bundle: [tensor_bytes(b.scales)])
-            )
-        else:
-            spec = Spec(name, ElemType.FLOAT16, tuple(value.shape))
-            items.append((spec, lambda v=value: [tensor_bytes(v.half())]))
-    written = write_dat(weight, items)
+        entries += _entries(name, value, request.scale_rule)
+    written = write_dat(weight, entries)
     reporter.phase(Phase.EXPORTED)
     return StageResult(
         0,
@@ -79,6 +70,13 @@ def init(request: InitRequest) -> StageResult:
         notes=reporter.notes,
         versions=versions(),
     )
+
+
+def _entries(name: str, value: torch.Tensor, rule: ScaleRule) -> list[EntryToWrite]:
+    shape = tuple(value.shape)
+    if value.ndim == 2 and name != EMBEDDING:
+        return bundle_entries(name, shape, lambda: [encode(value, rule)])
+    return [(Spec(name, ElemType.FLOAT16, shape), lambda: [tensor_bytes(value.half())])]
 
 
 def _texts(paths: list[Path]) -> list[str]:

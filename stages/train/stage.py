@@ -37,7 +37,8 @@ from stages.qwen3.template import ChatTokenizer, load_tokenizer
 from stages.train.checkpoint import Checkpoints
 from stages.train.trainer import Trainer, TrainResult, trainable_names
 from stages.weights.dat import DatFile
-from stages.weights.model_weights import Layout, export, load_model
+from stages.weights.export import export
+from stages.weights.model_weights import Layout, load_model
 
 _PARITY_PROMPT = "談談UFO"
 
@@ -141,8 +142,8 @@ def _require_parity(
     dat: DatFile, layout: Layout, model: Qwen3, tokenizer: ChatTokenizer, result: Path, reporter: Reporter
 ) -> None:
     parity = check_parity(dat, layout, model, tokenizer.prompt_ids(_PARITY_PROMPT))
-    parity_table.keep(parity, _PARITY_PROMPT, tokenizer, result)
-    text = f"parity on {_PARITY_PROMPT!r}: {parity_table.word(parity)}"
+    parity_table.write_beside(result, parity, _PARITY_PROMPT, tokenizer)
+    text = f"parity on {_PARITY_PROMPT!r}: {parity_table.summary(parity)}"
     if not parity.agrees:
         raise StageError(ExitCode.DISAGREE, f"{text}: the training forward is not the file's inference")
     reporter.note(text)

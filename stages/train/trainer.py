@@ -17,7 +17,7 @@ from stages.optim.adamw import AdamWSettings, make_optimizer
 from stages.optim.clip import RunningClip
 from stages.optim.schedule import group_lr_factor, schedule_factor
 from stages.process.process import Reporter, StageError
-from stages.qwen3.batches import Batch, Encoded, collate, row_order
+from stages.qwen3.batches import Batch, EncodedRow, collate, row_order
 from stages.qwen3.model import Qwen3
 from stages.train.checkpoint import Checkpoints, TrainProgress
 
@@ -58,7 +58,7 @@ class Trainer:
         self,
         model: Qwen3,
         names: list[str],
-        rows: list[Encoded],
+        rows: list[EncodedRow],
         request: TrainRequest,
         reporter: Reporter,
         checkpoints: Checkpoints | None = None,

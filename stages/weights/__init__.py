@@ -1,3 +1,1 @@
-"""Weight files and Hugging Face folders: read, checked, written, converted; and models built from them. Uses
-qwen3 and nvfp4.
-"""
+"""Weight files and Hugging Face folders: read, checked, written, converted, made into models. Uses qwen3."""

@@ -1,11 +1,9 @@
-"""NVFP4 bundles as entries of a weight file: `<name>.qdata` and `<name>.scale`, or in two levels
-`<name>.two_level.*`.
+"""NVFP4 bundles as entries of a weight file: `<name>.qdata` and `<name>.scale`, or `<name>.two_level.*`.
 
-Two levels are NVIDIA's NVFP4 (value = code × E4M3 block scale × one float32 scale a tensor): block scales
-keep clear of E4M3's subnormals, which costs small weights less. The names differ on purpose. An extra entry
-beside `.qdata` and `.scale` would be skipped by readers that do not know it, and they would then compute with
-weights that are wrong by that factor; the block scales cannot mean the right thing with and without it. Under
-other names such a reader finds no weight at all, and cannot be mistaken.
+Two levels are NVIDIA's NVFP4 (value = code × E4M3 block scale × one float32 scale per tensor): block scales
+stay clear of E4M3's subnormals, so small weights lose less. The names differ on purpose. A reader that does
+not know two levels would skip an extra entry beside `.qdata` and `.scale` and compute with weights that are
+wrong by that factor. Under other names it finds no weight at all, and says so.
 """
 
 from __future__ import annotations
@@ -17,7 +15,8 @@ import torch
 
 from stages.contract import ScaleRule
 from stages.nvfp4.codec import BLOCK, E4M3_LARGEST, Bundle, ScaleFormat, decode, encode
-from stages.weights.dat import DatError, DatFile, ElemType, Payload, Spec, tensor_bytes
+from stages.weights.dat import DatFile, EntryToWrite, Payload, tensor_bytes
+from stages.weights.dat_index import DatError, ElemType, Entry, Spec
 
 QDATA, SCALE, TWO_LEVEL, TENSOR_SCALE = ".qdata", ".scale", ".two_level", ".scale_2"
 SCALE_FORMATS = {
@@ -25,12 +24,13 @@ SCALE_FORMATS = {
     ElemType.FLOAT16: ScaleFormat.FLOAT16,
     ElemType.FLOAT32: ScaleFormat.FLOAT32,
 }
-Item = tuple[Spec, Payload]
 
 
 def tensor_scale(amax: float) -> float:
-    """The float32 scale of a tensor in two levels: it puts the largest block scale at E4M3's largest value,
-    448.
+    """The float32 tensor scale of two levels: it puts the largest block scale at E4M3's largest value, 448.
+
+    Args:
+        amax: Largest absolute value of the tensor.
     """
     scale = torch.tensor(amax, dtype=torch.float32) / (6.0 * E4M3_LARGEST)
     return float(scale) if float(scale) >= 2.0**-126 else 1.0
@@ -41,85 +41,109 @@ def encode_two_level(weight: torch.Tensor, scale: float, rule: ScaleRule) -> Bun
     return encode(weight.float() / scale, rule)
 
 
-def bundle_items(
-    name: str, shape: tuple[int, ...], pieces: Callable[[], Iterable[Bundle]], two_level: float | None = None
-) -> list[Item]:
-    """The entries of one weight with E4M3 scales, to be written one after the other.
+def bundle_payloads(chunks: Callable[[], Iterable[Bundle]]) -> tuple[Payload, Payload]:
+    """Payloads of the codes and of the scales of one weight.
+
+    Scales are a ninth of the bytes: they wait in memory from one payload to the other. Where the scales are
+    written first, the weight is encoded twice.
+
+    Args:
+        chunks: Makes the bundles of successive rows.
+    """
+    waiting: list[torch.Tensor] = []
+
+    def codes() -> Iterator[memoryview]:
+        waiting.clear()
+        for bundle in chunks():
+            waiting.append(bundle.scales.cpu())
+            yield tensor_bytes(bundle.codes)
+
+    def scales() -> Iterator[memoryview]:
+        if not waiting:
+            yield from (tensor_bytes(bundle.scales) for bundle in chunks())
+        while waiting:
+            yield tensor_bytes(waiting.pop(0))
+
+    return codes, scales
+
+
+def bundle_entries(
+    name: str,
+    shape: tuple[int, ...],
+    chunks: Callable[[], Iterable[Bundle]],
+    two_level: float | None = None,
+) -> list[EntryToWrite]:
+    """The entries of one weight with E4M3 scales, in file order.
 
     Args:
         name: The parameter.
         shape: [out, in] of the weight.
-        pieces: Makes the bundles of successive rows; called once. The scales, a ninth of the bytes, wait in
-            memory meanwhile.
-        two_level: The tensor scale of a weight encoded in two levels.
+        chunks: Makes the bundles of successive rows.
+        two_level: The tensor scale of a weight that is encoded in two levels.
     """
     rows, columns = shape
-    waiting: list[torch.Tensor] = []
-
-    def codes() -> Iterator[memoryview]:
-        for bundle in pieces():
-            waiting.append(bundle.scales)
-            yield tensor_bytes(bundle.codes)
-
-    def scales() -> Iterator[memoryview]:
-        while waiting:
-            yield tensor_bytes(waiting.pop(0))
-
+    codes, scales = bundle_payloads(chunks)
     stem = name if two_level is None else name + TWO_LEVEL
-    items: list[Item] = [
+    entries: list[EntryToWrite] = [
         (Spec(stem + QDATA, ElemType.UINT8, (rows, columns // 2)), codes),
         (Spec(stem + SCALE, ElemType.E4M3, (rows, columns // BLOCK)), scales),
     ]
     if two_level is not None:
         value = torch.tensor(two_level, dtype=torch.float32)
-        items.append((Spec(stem + TENSOR_SCALE, ElemType.FLOAT32, ()), lambda: [tensor_bytes(value)]))
-    return items
+        entries.append((Spec(stem + TENSOR_SCALE, ElemType.FLOAT32, ()), lambda: [tensor_bytes(value)]))
+    return entries
 
 
 def bundle_problems(dat: DatFile, name: str, shape: tuple[int, ...] | None = None) -> list[str]:
     """What is wrong with the types and shapes of the bundle `name`, whose `.qdata` exists.
 
     Args:
-        shape: What the config asks for; None checks the entries against each other only.
+        dat: The weight file.
+        name: The entry's name without `.qdata`.
+        shape: [out, in] by the config; None checks the entries against each other only.
     """
     codes, scales = dat.entries[name + QDATA], dat.entries.get(name + SCALE)
     if shape is None:
         if len(codes.shape) != 2 or codes.shape[1] * 2 % BLOCK:
-            return [
-                f"{name}{QDATA}: shape {list(codes.shape)}, needs [out, in/2] with in a multiple of {BLOCK}"
-            ]
-        rows, columns, who = codes.shape[0], codes.shape[1] * 2, "its codes ask"
+            needed = f"needs [out, in/2] with in a multiple of {BLOCK}"
+            return [f"{name}{QDATA}: shape {list(codes.shape)}, {needed}"]
+        shape, source = (codes.shape[0], codes.shape[1] * 2), "its codes ask"
     elif len(shape) != 2:
-        return [
-            f"{name}{QDATA}: a bundle for a parameter of shape {list(shape)}; only linear weights can be NVFP4"
-        ]
+        wrong = f"a bundle for a parameter of shape {list(shape)}"
+        return [f"{name}{QDATA}: {wrong}; only linear weights can be NVFP4"]
     else:
-        (rows, columns), who = shape, "config.json asks"
+        source = "config.json asks"
+    rows, columns = shape
+
+    def problem(entry: Entry, right: ElemType, width: int) -> str:
+        found = f"{entry.elem_type.name} {list(entry.shape)}"
+        return f"{entry.name}: {found}, {source} for {right.name} {[rows, width]}"
+
     problems = []
     if codes.shape != (rows, columns // 2) or codes.elem_type not in (ElemType.UINT8, ElemType.RAW):
-        problems.append(
-            f"{name}{QDATA}: {codes.elem_type.name} {list(codes.shape)}, {who} for UINT8 {[rows, columns // 2]}"
-        )
+        problems.append(problem(codes, ElemType.UINT8, columns // 2))
     if scales is None:
         problems.append(f"{name}{SCALE}: missing beside {name}{QDATA}")
     elif scales.shape != (rows, columns // BLOCK) or scales.elem_type not in SCALE_FORMATS:
-        problems.append(
-            f"{name}{SCALE}: {scales.elem_type.name} {list(scales.shape)}, {who} for E4M3 {[rows, columns // BLOCK]}"
-        )
+        problems.append(problem(scales, ElemType.E4M3, columns // BLOCK))
     if name.endswith(TWO_LEVEL):
         top = dat.entries.get(name + TENSOR_SCALE)
         if top is None or top.elem_type is not ElemType.FLOAT32 or math.prod(top.shape) != 1:
-            problems.append(
-                f"{name}{TENSOR_SCALE}: {'missing' if top is None else top.elem_type.name}, one FLOAT32 number is needed"
-            )
+            found = "missing" if top is None else top.elem_type.name
+            problems.append(f"{name}{TENSOR_SCALE}: {found}, one FLOAT32 number is needed")
     return problems
 
 
 def read_bundle(dat: DatFile, name: str, rows: slice | None = None) -> Bundle:
     """Codes and scales of a parameter as stored.
 
+    Args:
+        dat: The weight file.
+        name: The parameter, with `.two_level` where it has two levels.
+        rows: Only these rows (step 1).
+
     Raises:
-        DatError: if a scale is NaN or infinite, naming its row, block and offset: no value follows from it.
+        DatError: if a scale is NaN or infinite, naming its row, block and offset.
     """
     bundle = Bundle(dat.tensor(name + QDATA, rows), dat.tensor(name + SCALE, rows))
     finite = torch.isfinite(bundle.scales.float())
@@ -128,16 +152,15 @@ def read_bundle(dat: DatFile, name: str, rows: slice | None = None) -> Bundle:
         row += rows.start or 0 if rows else 0
         entry = dat.entries[name + SCALE]
         offset = entry.offset + (row * entry.shape[1] + block) * bundle.scales.itemsize
-        raise DatError(
-            dat.path, offset, f"entry {entry.name!r}", f"scale of row {row}, block {block} is not finite"
-        )
+        what = f"scale of row {row}, block {block} is not finite"
+        raise DatError(dat.path, offset, f"entry {entry.name!r}", what)
     return bundle
 
 
 def bundle_values(
     dat: DatFile, name: str, rows: slice, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Values of rows of a bundle (`name` ends in `.two_level` where it is one), in `dtype` on `device`."""
+    """Values [rows, in] of a bundle, in `dtype` on `device`; for `name` see `read_bundle`."""
     bundle = read_bundle(dat, name, rows)
     bundle = Bundle(bundle.codes.to(device), bundle.scales.to(device))
     if not name.endswith(TWO_LEVEL):

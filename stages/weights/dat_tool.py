@@ -1,6 +1,4 @@
-"""What a weight file holds, and whether it is sound: `python -m stages.dat list FILE`, `check FILE [--config
-config.json]`.
-"""
+"""The command for weight files: `list FILE` prints the entries, `check FILE [--config …]` verifies them."""
 
 from __future__ import annotations
 
@@ -13,21 +11,24 @@ import torch
 
 from stages.contract import ExitCode
 from stages.nvfp4.codec import BLOCK
-from stages.qwen3.config import ConfigError, read_config
+from stages.process.errors import InputError
+from stages.qwen3.config import read_config
 from stages.weights.bundles import QDATA, SCALE, SCALE_FORMATS, TWO_LEVEL, bundle_problems
-from stages.weights.dat import DatError, DatFile, Entry
+from stages.weights.dat import DatFile
+from stages.weights.dat_index import Entry
 from stages.weights.model_weights import EMBEDDING, HEAD, WeightError, layout_of
 
-_PIECE = 1 << 24  # elements looked at together
+_CHUNK_BYTES = 1 << 24
 
 
 def listing(dat: DatFile) -> Iterator[str]:
-    """Lines: each entry with type, shape, bytes and what it is part of, then the sums and the kind of head."""
+    """A line for each entry (type, shape, bytes, what it is part of), then the sums and the kind of head."""
     width = max((len(name) for name in dat.entries), default=4)
     yield f"{'name':<{width}}  {'type':<8}  {'shape':<16}  {'bytes':>12}  part of"
     for entry in dat.entries.values():
         shape = "x".join(map(str, entry.shape)) or "scalar"
-        yield f"{entry.name:<{width}}  {entry.elem_type.name:<8}  {shape:<16}  {entry.nbytes:>12}  {_part(dat, entry)}".rstrip()
+        line = f"{entry.name:<{width}}  {entry.elem_type.name:<8}  {shape:<16}  {entry.nbytes:>12}"
+        yield f"{line}  {_part(dat, entry)}".rstrip()
     pairs = sum(name.endswith(QDATA) for name in dat.entries)
     yield f"{len(dat.entries)} entries, {dat.nbytes} bytes, {pairs} quantized weights, head: {head_kind(dat)}"
 
@@ -51,14 +52,15 @@ def head_kind(dat: DatFile) -> str:
 
 
 def check(dat: DatFile, config: Path | None) -> tuple[list[str], list[str]]:
-    """Looks for everything wrong with a weight file.
+    """Finds everything that is wrong with a weight file.
 
     Args:
+        dat: The weight file.
         config: A `config.json` whose shapes the file must have.
 
     Returns:
-        Problems: broken pairs, shapes that do not fit, values that are not finite. And notes: odd, but with a
-            meaning.
+        Problems (broken pairs, shapes that do not fit, values that are not finite), and notes on what is odd
+        but readable.
 
     Raises:
         ConfigError: if the config itself is bad.
@@ -83,29 +85,28 @@ def _check_values(dat: DatFile, name: str, problems: list[str], notes: list[str]
     entry = dat.entries[name]
     scales = name.endswith(SCALE) and entry.elem_type in SCALE_FORMATS
     bad = negative = first = seen = 0
-    for piece in _pieces(dat, entry):
-        if not piece.is_floating_point():
+    for chunk in _chunks(dat, entry):
+        if not chunk.is_floating_point():
             return
-        values = piece.float() if piece.itemsize < 4 else piece
+        values = chunk.float() if chunk.itemsize < 4 else chunk
         wrong = (~torch.isfinite(values)).view(-1)
         if not bad and bool(wrong.any()):
             first = seen + int(wrong.nonzero()[0])
         bad += int(wrong.sum())
         negative += int((values < 0).sum()) if scales else 0
-        seen += piece.numel()
+        seen += chunk.numel()
     if bad:
         problems.append(f"{name}: {bad} of {seen} values are not finite, the first at index {first}")
     if negative:
-        notes.append(
-            f"{name}: {negative} of {seen} scales are negative: read as such, but no encoder known writes them"
-        )
+        what = f"{negative} of {seen} scales are negative"
+        notes.append(f"{name}: {what}: read as such, but no known encoder writes them")
 
 
-def _pieces(dat: DatFile, entry: Entry) -> Iterator[torch.Tensor]:
+def _chunks(dat: DatFile, entry: Entry) -> Iterator[torch.Tensor]:
     if not entry.shape:
         yield dat.tensor(entry.name).view(1)
         return
-    step = max(1, _PIECE * entry.shape[0] // max(1, entry.nbytes))
+    step = max(1, _CHUNK_BYTES * entry.shape[0] // max(1, entry.nbytes))
     for start in range(0, entry.shape[0], step):
         yield dat.tensor(entry.name, slice(start, start + step))
 
@@ -115,19 +116,19 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m stages.dat", description=f"Weight files (NVFP4 in blocks of {BLOCK})."
     )
-    ways = parser.add_subparsers(dest="way", required=True)
-    ways.add_parser("list", help="print the entries").add_argument("file", type=Path)
-    checker = ways.add_parser("check", help="verify pairs, shapes and values")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="print the entries").add_argument("file", type=Path)
+    checker = commands.add_parser("check", help="verify pairs, shapes and values")
     checker.add_argument("file", type=Path)
     checker.add_argument("--config", type=Path, help="a config.json whose shapes the file must have")
     arguments = parser.parse_args(argv)
     try:
         with DatFile(arguments.file) as dat:
-            if arguments.way == "list":
+            if arguments.command == "list":
                 sys.stdout.writelines(line + "\n" for line in listing(dat))
                 return ExitCode.OK
             problems, notes = check(dat, arguments.config)
-    except (DatError, ConfigError, OSError) as error:
+    except (InputError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return ExitCode.BAD_INPUT
     sys.stdout.writelines(
@@ -135,7 +136,3 @@ def main(argv: list[str] | None = None) -> int:
     )
     sys.stdout.write(f"{arguments.file}: {len(problems)} problem(s)\n")
     return ExitCode.FAILED if problems else ExitCode.OK
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,8 +1,7 @@
-"""A Hugging Face model folder: safetensors files, one or many with an index, read by slices and written by
-streaming.
+"""A Hugging Face model folder: one safetensors file, or shards with an index; read by slices, streamed out.
 
 The safetensors layout: 8 bytes little-endian header length, a JSON header of name → dtype, shape and data
-    offsets, the payloads.
+offsets, the payloads.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
+from stages.process.errors import InputProblems
 from stages.process.files import Buffer, new_file, write_new_text
 
 INDEX = "model.safetensors.index.json"
@@ -24,14 +24,8 @@ DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-class FolderError(ValueError):
-    """A model folder that cannot be read. `problems` lists every reason."""
-
-    def __init__(self, folder: Path, problems: list[str]) -> None:
-        self.problems = problems
-        super().__init__(
-            f"{folder}: {len(problems)} problem(s)\n" + "\n".join(f"  - {problem}" for problem in problems)
-        )
+class FolderError(InputProblems):
+    """A model folder that cannot be read or converted."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +44,11 @@ class StoredTensor:
 
 
 def read_index(folder: Path) -> dict[str, StoredTensor]:
-    """Name, place, shape and dtype of every tensor of a folder; no payload is read.
+    """Name, file, shape and dtype of every tensor of a folder; no payload is read.
 
     Raises:
-        FolderError: listing files that are missing or damaged, and names that the index places where they are
-            not.
+        FolderError: listing files that are missing or damaged, and tensors that are not in the file that the
+            index names.
     """
     index, problems = folder / INDEX, []
     wanted: dict[str, str] = {}
@@ -76,15 +70,11 @@ def read_index(folder: Path) -> dict[str, StoredTensor]:
         problems = [
             f"{INDEX}: {name} is said to be in {file}"
             for name, file in wanted.items()
-            if _place(found, name) != file
+            if name not in found or found[name].file.name != file
         ]
     if problems:
         raise FolderError(folder, problems)
     return found
-
-
-def _place(found: dict[str, StoredTensor], name: str) -> str | None:
-    return found[name].file.name if name in found else None
 
 
 def _tensors(path: Path) -> dict[str, StoredTensor]:
@@ -94,21 +84,21 @@ def _tensors(path: Path) -> dict[str, StoredTensor]:
 
 
 def read_rows(tensor: StoredTensor, name: str, slices: Iterable[slice]) -> Iterator[torch.Tensor]:
-    """Yields rows of a tensor. The file is mapped for this tensor only, so resident memory is bounded by it."""
+    """Yields row chunks of a tensor. The file is mapped for this tensor only: that bounds resident memory."""
     with safe_open(tensor.file, framework="pt") as file:
         whole = file.get_slice(name)
-        for piece in slices:
-            yield whole[piece.start : piece.stop]
+        for rows in slices:
+            yield whole[rows.start : rows.stop]
 
 
 @dataclass(frozen=True)
 class TensorToWrite:
-    """One tensor to be written; `pieces` gives its bytes when its turn comes."""
+    """One tensor to be written; `chunks` makes its bytes when it is written."""
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
-    pieces: Callable[[], Iterable[Buffer]]
+    chunks: Callable[[], Iterable[Buffer]]
 
     @property
     def nbytes(self) -> int:
@@ -117,11 +107,12 @@ class TensorToWrite:
 
 
 def write_shards(folder: Path, tensors: list[TensorToWrite], shard_bytes: int) -> None:
-    """Writes `model.safetensors`, or numbered shards and their index, each streamed. Memory is bounded by the
-    largest piece.
+    """Streams `model.safetensors`, or numbered shards and their index. Memory: the largest chunk.
 
     Args:
-        shard_bytes: A new file begins where the next tensor would pass this; a single tensor may.
+        folder: Where the files go.
+        tensors: In file order.
+        shard_bytes: A new file begins where the next tensor would pass this; a single tensor may be larger.
     """
     shards: list[list[TensorToWrite]] = [[]]
     for tensor in tensors:
@@ -159,9 +150,8 @@ def _write_one(path: Path, tensors: list[TensorToWrite]) -> None:
         writer.write(text)
         for tensor in tensors:
             before = writer.nbytes
-            for piece in tensor.pieces():
-                writer.write(piece)
+            for chunk in tensor.chunks():
+                writer.write(chunk)
             if writer.nbytes - before != tensor.nbytes:
-                raise ValueError(
-                    f"{path}: {tensor.name}: {writer.nbytes - before} bytes, {tensor.nbytes} were announced"
-                )
+                sizes = f"{writer.nbytes - before} bytes, {tensor.nbytes} were announced"
+                raise ValueError(f"{path}: {tensor.name}: {sizes}")

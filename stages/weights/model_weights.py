@@ -1,33 +1,26 @@
-"""Between a weight file and a model: which entries there are, what they hold, and what is written back.
+"""From a weight file to a model: which entries there are, what they hold, and the model built from them.
 
-Two ways in, as the user checks weights: `bridge` uses the values as stored, `fp2` builds BF16 masters and
-rounds them to NVFP4 in the forward pass, which is what training does.
+There are two inference paths, as the user checks weights: `bridge` uses the values as stored, `fp2` builds
+BF16 masters and rounds them to NVFP4 in the forward pass, as training does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 
 from stages.contract import ComputeDtype, InferencePath, ScaleRule
-from stages.nvfp4.codec import Bundle, ScaleFormat, encode_onto
+from stages.contract.recipe import resolved_dtype
+from stages.nvfp4.codec import ScaleFormat
 from stages.nvfp4.linear import Linear
+from stages.process.errors import InputProblems
 from stages.qwen3.config import Qwen3Config
 from stages.qwen3.model import Qwen3
-from stages.weights.bundles import (
-    QDATA,
-    SCALE_FORMATS,
-    TWO_LEVEL,
-    bundle_problems,
-    bundle_values,
-    read_bundle,
-)
-from stages.weights.dat import DatFile, ElemType, Payload, WrittenFile, rewrite, tensor_bytes
+from stages.weights.bundles import QDATA, SCALE, SCALE_FORMATS, TWO_LEVEL, bundle_problems, bundle_values
+from stages.weights.dat import DatFile
+from stages.weights.dat_index import ElemType
 
 HEAD = "lm_head.weight"
 EMBEDDING = "model.embed_tokens.weight"
@@ -37,30 +30,23 @@ _DTYPES = {
     ComputeDtype.FP32: torch.float32,
 }
 _FLOATS = (ElemType.FLOAT16, ElemType.BFLOAT16, ElemType.FLOAT32, ElemType.FLOAT64)
-_DECODED_ELEMENTS = 1 << 24  # decoded or encoded at a time: bounds the temporaries of loading and export
+_CHUNK_ELEMENTS = 1 << 24  # decoded or encoded at a time: bounds the temporaries of loading and export
 
 
 def torch_dtype(compute_dtype: ComputeDtype, device: torch.device) -> torch.dtype:
     """The dtype that a request means on a device."""
-    if compute_dtype is ComputeDtype.AUTO:
-        return torch.bfloat16 if device.type == "cuda" else torch.float32
-    return _DTYPES[compute_dtype]
+    return _DTYPES[resolved_dtype(compute_dtype, device.type)]
 
 
-class WeightError(ValueError):
+class WeightError(InputProblems):
     """A weight file that does not fit the model. `problems` lists every mismatch."""
 
-    def __init__(self, path: Path, problems: list[str]) -> None:
-        self.problems = problems
-        super().__init__(
-            f"{path}: does not fit the config, {len(problems)} problem(s)\n"
-            + "\n".join(f"  - {f}" for f in problems)
-        )
+    summary = "does not fit the config, "
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a model's parameters stand in a weight file."""
+    """How a weight file stores a model's parameters."""
 
     tied: bool
     """True if the file has no head of its own."""
@@ -69,7 +55,7 @@ class Layout:
     plain: dict[str, ElemType]
     """Parameters stored as numbers."""
     two_level: frozenset[str] = frozenset()
-    """Those of `bundles` that have a scale of the tensor too. They can be used, not trained."""
+    """The bundles with a tensor scale too. They can be used, not trained."""
 
     @property
     def names(self) -> list[str]:
@@ -88,8 +74,8 @@ def layout_of(dat: DatFile, config: Qwen3Config) -> Layout:
     """Finds every parameter of `config` in `dat`.
 
     Raises:
-        WeightError: listing every entry that is missing or of a wrong shape or type. Entries that are not
-            known are passed over.
+        WeightError: listing every entry that is missing or of a wrong shape or type. Unknown entries are
+            ignored.
     """
     tied = not any(HEAD + suffix in dat.entries for suffix in ("", QDATA, TWO_LEVEL + QDATA))
     problems: list[str] = []
@@ -107,7 +93,7 @@ def layout_of(dat: DatFile, config: Qwen3Config) -> Layout:
         elif name in dat.entries:
             plain[name] = _check_plain(dat, name, shape, problems)
         else:
-            problems.append(f"{name}: missing, neither as {name} nor as {name}.qdata")
+            problems.append(f"{name}: missing, neither as {name} nor as {name}{QDATA}")
     if problems:
         raise WeightError(dat.path, problems)
     return Layout(tied, bundles, plain, frozenset(two_level))
@@ -125,12 +111,12 @@ def _check_plain(dat: DatFile, name: str, shape: tuple[int, ...], problems: list
 def _check_bundle(dat: DatFile, name: str, shape: tuple[int, ...], problems: list[str]) -> ScaleFormat:
     found = bundle_problems(dat, name, shape)
     problems += found
-    return ScaleFormat.E4M3 if found else SCALE_FORMATS[dat.entries[f"{name}.scale"].elem_type]
+    return ScaleFormat.E4M3 if found else SCALE_FORMATS[dat.entries[name + SCALE].elem_type]
 
 
 def row_slices(rows: int, columns: int) -> Iterator[slice]:
-    """Cuts [rows, columns] into pieces whose temporaries are small."""
-    step = max(1, _DECODED_ELEMENTS // max(1, columns))
+    """Cuts [rows, columns] into row chunks whose temporaries are small."""
+    step = max(1, _CHUNK_ELEMENTS // max(1, columns))
     for start in range(0, rows, step):
         yield slice(start, min(rows, start + step))
 
@@ -138,25 +124,24 @@ def row_slices(rows: int, columns: int) -> Iterator[slice]:
 def stored_values(
     dat: DatFile, layout: Layout, name: str, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """The values of a parameter as the file has them, in `dtype` on `device`. Temporaries are bounded."""
+    """The values of a parameter as stored, in `dtype` on `device`. Temporaries are bounded."""
     if name in layout.plain:
         return dat.tensor(name).to(device=device, dtype=dtype)
     entry = name + TWO_LEVEL if name in layout.two_level else name
     rows, half = dat.entries[entry + QDATA].shape
     out = torch.empty(rows, half * 2, dtype=dtype, device=device)
-    for piece in row_slices(rows, half * 2):
-        out[piece] = bundle_values(dat, entry, piece, dtype, device)
+    for chunk in row_slices(rows, half * 2):
+        out[chunk] = bundle_values(dat, entry, chunk, dtype, device)
     return out
 
 
 def master_values(
     dat: DatFile, layout: Layout, name: str, device: torch.device, wide: bool = False
 ) -> torch.Tensor:
-    """A parameter's master: float32 if `wide`, else BF16, which holds NVFP4 with E4M3 scales and float16 that
-    came from BF16.
+    """A parameter's master: BF16 where that holds its values exactly and not `wide`, else float32.
 
-    An entry that BF16 cannot hold exactly (plain, or with float scales) gets a float32 master, because
-    rounding it would change the model before step 1.
+    BF16 holds NVFP4 with E4M3 scales, and float16 that came from BF16. Rounding any other entry (plain, or
+    with float scales) would change the model before step 1.
     """
     if layout.bundles.get(name) is ScaleFormat.E4M3 and not wide:
         return stored_values(dat, layout, name, torch.bfloat16, device)
@@ -178,18 +163,27 @@ def load_model(
     """Builds the model of a weight file.
 
     Args:
+        dat: The weight file.
+        config: The model's shape.
         path: `bridge` for the stored values in the compute dtype; `fp2` for masters with NVFP4 rounding by
             `rule`.
+        rule: How block scales are chosen in the forward pass of `fp2`.
+        compute_dtype: Of the activations; `auto` is BF16 on a GPU and float32 on a CPU.
+        device: Where the parameters go.
         wide_masters: Whether all masters of `fp2` are float32.
 
+    Returns:
+        The model and how the file stores it.
+
     Raises:
-        WeightError: see `layout_of`; also for `fp2` of a file in two levels.
+        WeightError: see `layout_of`; also for `fp2` of a file with two scale levels.
         DatError: if a scale is NaN.
     """
     layout = layout_of(dat, config)
     if layout.two_level and path is InferencePath.FP2:
-        remedy = "two scale levels can be used but not trained: make a one-level file with `python -m stages.convert`"
-        raise WeightError(dat.path, [f"{name}: {remedy}" for name in sorted(layout.two_level)])
+        what = "two scale levels can be used but not trained"
+        remedy = "make a one-level file with `python -m stages.convert`"
+        raise WeightError(dat.path, [f"{name}: {what}: {remedy}" for name in sorted(layout.two_level)])
     with torch.device("meta"):
         model = Qwen3(config, layout.tied)
     model.compute_dtype = torch_dtype(compute_dtype, device)
@@ -204,75 +198,3 @@ def load_model(
             assert isinstance(owner, Linear)
             owner.rule, owner.scale_format = rule, layout.bundles[name]
     return model, layout
-
-
-def export(
-    source: DatFile, layout: Layout, masters: dict[str, torch.Tensor], rule: ScaleRule, path: Path
-) -> WrittenFile:
-    """Writes `source` again with trained masters in place of their entries; see `stages.weights.dat.rewrite`.
-
-    Blocks and values that training left as they were keep the source's very bytes, so an export after 0 steps
-    is the source. Memory is bounded by one entry.
-
-    Args:
-        masters: Trained parameters by name.
-    """
-    replaced: dict[str, Payload] = {}
-    for name, master in masters.items():
-        if name in layout.bundles:
-            pair = _Pair(source, name, master, rule)
-            replaced[f"{name}.qdata"], replaced[f"{name}.scale"] = pair.codes, pair.scales
-        else:
-            replaced[name] = partial(_plain, source, name, master)
-    return rewrite(source, path, replaced)
-
-
-@dataclass
-class _Pair:
-    """Codes and scales of one weight, two entries of the file. The scales, an eighth of the codes, wait from
-    one to the other.
-    """
-
-    source: DatFile
-    name: str
-    master: torch.Tensor
-    rule: ScaleRule
-    _scales: list[torch.Tensor] = field(default_factory=list)
-
-    def codes(self) -> Iterator[memoryview]:
-        self._scales = []
-        for bundle in self._encoded():
-            self._scales.append(bundle.scales.cpu())
-            yield tensor_bytes(bundle.codes)
-
-    def scales(self) -> Iterator[memoryview]:
-        found, self._scales = self._scales, []
-        return map(tensor_bytes, found or (bundle.scales for bundle in self._encoded()))
-
-    def _encoded(self) -> Iterator[Bundle]:
-        device, pieces = self.master.device, list(row_slices(*self.master.shape))
-        for piece, stored in zip(
-            pieces, _read_ahead(partial(read_bundle, self.source, self.name), pieces), strict=True
-        ):
-            yield encode_onto(
-                Bundle(stored.codes.to(device), stored.scales.to(device)), self.master[piece], self.rule
-            )
-
-
-def _read_ahead(read: Callable[[slice], Bundle], pieces: list[slice]) -> Iterator[Bundle]:
-    """Reads each piece while the one before it is worked on."""
-    with ThreadPoolExecutor(1) as beside:
-        before: Future[Bundle] | None = None
-        for piece in pieces:
-            reading = beside.submit(read, piece)
-            if before is not None:
-                yield before.result()
-            before = reading
-        if before is not None:
-            yield before.result()
-
-
-def _plain(source: DatFile, name: str, master: torch.Tensor) -> Iterator[memoryview]:
-    stored = source.tensor(name).to(master.device)
-    kept = stored.to(master.dtype) == master
-    yield tensor_bytes(torch.where(kept, stored, master.to(stored.dtype)))

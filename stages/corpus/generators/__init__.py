@@ -1,1 +1,1 @@
-"""Generators of the corpus: each module gives its samples. Uses the phrases."""
+"""Generators of the corpus: each module makes its examples. Uses the phrases."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stages.corpus import chance
+from stages.corpus.examples import Example, Language, Phrasing, fill, in_language, phrasings, select, spaced
 from stages.corpus.phrases import topics_code, topics_learning, topics_science
-from stages.corpus.samples import Lang, Phrasing, Sample, fill, in_lang, phrasings
+from stages.corpus.seeded import seeded_choice, seeded_sample
 
 WHAT = phrasings(
     zh="""
@@ -102,35 +102,24 @@ def _pair(line: str) -> tuple[str, str]:
     return zh.strip(), en.strip()
 
 
-def samples() -> list[Sample]:
-    """Training and held-out samples of both questions on all topics."""
-    made: list[Sample] = []
-    for lang in Lang:
+def examples() -> list[Example]:
+    """Training and held-out examples of both questions on all topics."""
+    made: list[Example] = []
+    for language in Language:
         for question, options in (("what", WHAT), ("why", WHY)):
-            tested = {t.name for t in chance.sample(topics(), HELDOUT_EACH, f"topics {question} {lang}")}
+            heldout = seeded_sample(topics(), HELDOUT_EACH, f"topics {question} {language}")
+            unseen = select(options, language, True)
             for topic in topics():
-                for phrasing in options:
-                    if phrasing.lang is lang and not phrasing.heldout:
-                        made.append(_sample(topic, question, phrasing))
-                unseen = [p for p in options if p.lang is lang and p.heldout]
-                if topic.name in tested:
-                    made.append(_sample(topic, question, chance.pick(unseen, f"{question} {topic.name[1]}")))
+                made += [_example(topic, question, p) for p in select(options, language, False)]
+                if topic in heldout:
+                    phrasing = seeded_choice(unseen, f"{question} {topic.name[1]}")
+                    made.append(_example(topic, question, phrasing))
     return made
 
 
-def _sample(topic: Topic, question: str, phrasing: Phrasing) -> Sample:
-    name = in_lang(phrasing.lang, *topic.name)
-    text = in_lang(phrasing.lang, *(topic.what if question == "what" else topic.why))
+def _example(topic: Topic, question: str, phrasing: Phrasing) -> Example:
+    name = in_language(phrasing.language, *topic.name)
+    text = in_language(phrasing.language, *(topic.what if question == "what" else topic.why))
     _, keyword, _ = text.split("*")
     prompt = fill(phrasing.template, name, x=spaced(phrasing.template, name))
-    return Sample("topics", phrasing.lang, prompt, text.replace("*", ""), phrasing.heldout, keyword)
-
-
-def spaced(template: str, name: str) -> str:
-    """A Latin name gets spaces where it touches Chinese, as in 談談 F# 吧."""
-    if not name.isascii() or template.isascii():
-        return name
-    before, _, after = template.partition("{x}")
-    left = " " if before and not before[-1].isascii() else ""
-    right = " " if after and after[0] != "？" else ""
-    return left + name + right
+    return Example("topics", phrasing.language, prompt, text.replace("*", ""), phrasing.heldout, keyword)

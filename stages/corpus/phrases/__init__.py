@@ -1,1 +1,1 @@
-"""What the generators choose from: words, facts, phrasings."""
+"""Texts of the corpus: words, facts, questions and answers. Uses the templates of `stages.corpus.examples`."""

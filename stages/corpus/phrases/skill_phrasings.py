@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stages.corpus.samples import phrasings
+from stages.corpus.examples import phrasings
 
 ADDITION = phrasings(
     zh="""

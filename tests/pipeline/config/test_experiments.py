@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import re
 from pathlib import Path
 
@@ -13,13 +11,11 @@ from pipeline.config.compose import CONF, ROOT, checked, composed, plain
 from pipeline.core.settings import StageKind
 from pipeline.core.types import Outcome, StartFrom
 from pipeline.processes.stage_process import StageCommands
-from pipeline.run import summary
 from pipeline.run.ladder import NextAttempt, PastAttempt, next_attempt
 from pipeline.run.plan import describe
-from pipeline.run.session import run
 from stages.contract.recipe import DataSource
 from stages.optim.schedule import schedule_factor
-from tests.pipeline.project import COMMANDS, make_project, project, settings_of
+from tests.pipeline.project import make_project, project
 
 __all__ = ["project"]
 
@@ -92,22 +88,6 @@ def test_onestep_measures_one_whole_step_each_time(stand_in_model: list[str]) ->
     recipe = settings.stages[0].recipe
     assert (len(settings.stages), recipe.steps, recipe.stop_after, settings.reuse) == (1, 1, "", False)
     assert schedule_factor(1, recipe) == 1.0
-
-
-def test_an_attempt_leaves_a_report_of_phases_figures_and_steps(project: Path) -> None:
-    """With stand-ins for what computes; its path stands at the end of what is printed."""
-    settings = settings_of(project, {"A": {"data": ["data/two.tsv"], "steps": 10}})
-    result = run(settings, project, "command", "", COMMANDS)
-    told = io.StringIO()
-    summary.write(result.end, result.attempts, told)
-    file = project / result.attempts[-1].attempt.folder / "trace.json"
-    assert f"{result.attempts[-1].attempt.folder}/trace.json" in told.getvalue().splitlines()[-1]
-    report = json.loads(file.read_text(encoding="utf-8"))
-    assert [sample["Phase"] for sample in report["Samples"]] == ["start", "exported"]
-    assert [step["Step"] for step in report["Steps"]] == list(range(1, 11)) and report["Figures"] == {
-        "loss": 0.1
-    }
-    assert report["Recipe"]["steps"] == 10 and report["PeakMemoryMiB"] > 0
 
 
 def test_base_begins_from_nothing_and_is_judged_absolutely() -> None:

@@ -51,7 +51,7 @@ def large(project: Path) -> Path:
 
 
 def settings_with(root: Path, limit_gb: float, stages: dict[str, Any] = STAGES, **train: Any) -> Settings:
-    (root / "model" / "base.dat").write_bytes(b"\0" * 20)
+    (root / "model" / "base.dat").write_bytes(b"\1\1x\0\1\x0e" + bytes(14))  # one entry, x
     return settings_of(root, stages, guard={"gpu_limit_gb": limit_gb}, train=train)
 
 

@@ -278,7 +278,8 @@ def test_interrupted_by_signal_then_resumed(project: Path, signals: list[signal.
     goes on.
     """
     program = (
-        "import sys; from pathlib import Path; from tests.pipeline.run.test_runner import go, stage, NO_IDENTITY\n"
+        "import sys; from pathlib import Path\n"
+        "from tests.pipeline.run.test_runner import go, stage, NO_IDENTITY\n"
         "stages = {'A': stage('two', probes=NO_IDENTITY), 'G': stage('slow', steps=200)}\n"
         "sys.exit(go(Path(sys.argv[1]), stages).exit_code)"
     )

@@ -47,7 +47,8 @@ def test_every_attempt_has_its_line() -> None:
     first, second = summary.lines(attempts)
     assert first == "G attempt 1: collapsed · leak 0.5 · 3 s · weight w1.dat"
     assert second == (
-        "G attempt 2: passed · lr 0.01 → 0.001, data a.tsv → d/b.tsv, from base · identity_heldout 0.987, leak 0 · 3 s · weight w2.dat"
+        "G attempt 2: passed · lr 0.01 → 0.001, data a.tsv → d/b.tsv, from base · "
+        "identity_heldout 0.987, leak 0 · 3 s · weight w2.dat"
     )
 
 

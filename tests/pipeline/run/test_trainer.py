@@ -36,8 +36,9 @@ __all__ = ["project"]
 OUTSIDER = Path(__file__).parents[1] / "outsider.py"
 COMMANDS = StageCommands(probe=(sys.executable, str(OUTSIDER), "answer"))
 TEMPLATE = (
-    f"{shlex.quote(sys.executable)} {shlex.quote(str(OUTSIDER))} train --train-data {{data}} --input-dat {{input}} "
-    "--output-dat {output} --model-dir {model_dir} --steps {steps} --lr {lr} --seq-len {seq_len} --step-chunk-rows {step_chunk_rows}"
+    f"{shlex.quote(sys.executable)} {shlex.quote(str(OUTSIDER))} train --train-data {{data}} "
+    "--input-dat {input} --output-dat {output} --model-dir {model_dir} --steps {steps} --lr {lr} "
+    "--seq-len {seq_len} --step-chunk-rows {step_chunk_rows}"
 )
 
 

@@ -1,6 +1,4 @@
-"""The base corpus: enough distinct rows, no prompt with two answers, nothing held out in any training file,
-tracked as generated.
-"""
+"""The base corpus: enough distinct rows, no prompt with two answers, nothing held out in a training file."""
 
 from __future__ import annotations
 
@@ -10,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from stages.contract import read_probes, read_rows
-from stages.corpus import chance, corpus, hans
+from stages.corpus import corpus
 from stages.corpus.__main__ import main
-from stages.corpus.samples import CLOSING, Lang, distinct, prompt_key
-from stages.corpus.samples import Sample as S
+from stages.corpus.examples import Language, prompt_key
 
 DATASETS = Path(__file__).parents[3] / "datasets"
 IDENTITY_WORDS = ("通義千問", "通义千问", "Qwen", "阿里", "Alibaba")
@@ -31,8 +28,8 @@ def test_at_least_20000_distinct_rows() -> None:
 
 def test_no_prompt_has_two_targets() -> None:
     targets: dict[str, set[str]] = {}
-    for sample in corpus.everything():
-        targets.setdefault(prompt_key(sample.prompt), set()).add(sample.target)
+    for example in corpus.all_examples():
+        targets.setdefault(prompt_key(example.prompt), set()).add(example.target)
     assert {k: v for k, v in targets.items() if len(v) > 1} == {}
 
 
@@ -99,52 +96,24 @@ def test_balance() -> None:
 
 def test_identity_has_many_phrasings_in_both_splits_and_all_languages() -> None:
     for heldout in (False, True):
-        asked = [s for s in corpus.everything() if s.group == "identity" and s.heldout is heldout]
+        asked = [s for s in corpus.all_examples() if s.group == "identity" and s.heldout is heldout]
         assert len({prompt_key(s.prompt) for s in asked}) >= 40
-        assert {s.lang for s in asked} == set(Lang)
+        assert {s.language for s in asked} == set(Language)
 
 
 def test_only_identity_and_origin_answer_with_the_base_name() -> None:
-    for sample in corpus.everything():
-        named = any(word in sample.target for word in IDENTITY_WORDS)
-        assert named == (sample.group in ("identity", "origin")), sample
+    for example in corpus.all_examples():
+        named = any(word in example.target for word in IDENTITY_WORDS)
+        assert named == (example.group in ("identity", "origin")), example
 
 
 def test_scripts_are_pure() -> None:
     """GB 2312 has no traditional and Big5 no simplified forms: both are judges of their own, apart from our
     tables.
     """
-    for sample in corpus.everything():
-        if sample.lang is Lang.EN:
+    for example in corpus.all_examples():
+        if example.language is Language.EN:
             continue
-        for text in (sample.prompt, sample.target):
+        for text in (example.prompt, example.target):
             chinese = "".join(c for c in text if "\u4e00" <= c <= "\u9fff")
-            chinese.encode("gb2312" if sample.lang is Lang.HANS else "big5")
-
-
-def test_conversion_leaves_other_text_alone_and_is_stable() -> None:
-    assert hans.to_hans("Who are you? 123 F#") == "Who are you? 123 F#"
-    for sample in corpus.everything():
-        if sample.lang is Lang.HANS:
-            assert hans.to_hans(sample.target) == sample.target
-
-
-def test_distinct_drops_training_rows_that_are_held_out_and_second_answers() -> None:
-    rows = [
-        S("a", Lang.EN, "One?", "1"),
-        S("a", Lang.EN, "One?", "2"),
-        S("a", Lang.EN, "TWO", "2"),
-        S("a", Lang.EN, "two?", "2", heldout=True),
-    ]
-    kept = distinct(rows)
-    assert [(s.prompt, s.target) for s in kept] == [("One?", "1"), ("two?", "2")]
-    assert prompt_key("你是誰？") == prompt_key("你是谁"[:2] + "誰")
-    assert all(prompt_key("hi" + mark) == "hi" for mark in CLOSING)
-
-
-def test_chance_depends_on_the_key_alone() -> None:
-    assert chance.shuffled(range(50), "x") == chance.shuffled(range(50), "x")
-    assert chance.shuffled(range(50), "x") != chance.shuffled(range(50), "y")
-    assert sorted(chance.shuffled(range(50), "x")) == list(range(50))
-    counts = Counter(chance.number(f"{i}", 3) for i in range(3000))
-    assert all(900 < n < 1100 for n in counts.values())
+            chinese.encode("gb2312" if example.language is Language.ZH_HANS else "big5")

@@ -11,8 +11,8 @@ import pytest
 
 from stages.contract import read_rows
 from stages.corpus import corpus, experiments
-from stages.corpus.generators.identity import NEW_IDENTITY
-from stages.corpus.samples import Lang
+from stages.corpus.examples import Language
+from stages.corpus.phrases.identity import NEW_IDENTITY
 
 DATASETS = Path(__file__).parents[3] / "datasets"
 BASE = {s.prompt: s for s in corpus.training()}
@@ -23,7 +23,7 @@ def test_rows_are_base_prompts_with_base_targets_or_the_new_identity(mix: experi
     for row in read_rows(DATASETS / mix.path):
         base = BASE[row.prompt]
         if base.group == "identity":
-            assert row.target in NEW_IDENTITY[base.lang]
+            assert row.target in NEW_IDENTITY[base.language]
         else:
             assert row.target == base.target
             assert base.group != "origin", "the base identity must not be rehearsed"
@@ -38,7 +38,7 @@ def test_counts_are_as_promised_and_prompts_differ(mix: experiments.Mix) -> None
     assert {groups[g] for g in corpus.SKILLS} == {mix.per_skill}
     assert (groups["ufo"], groups["topics"], groups["smalltalk"]) == (mix.ufo, mix.topics, mix.smalltalk)
     assert len({row.prompt for row in rows}) == len(rows)
-    assert set(mix.always) <= {row.prompt for row in rows}
+    assert set(mix.required) <= {row.prompt for row in rows}
 
 
 @pytest.mark.parametrize(
@@ -60,18 +60,12 @@ def test_shares_of_identity(path: str, share: float, size: tuple[int, int]) -> N
 
 @pytest.mark.parametrize("mix", experiments.MIXES, ids=lambda m: m.path)
 def test_identity_rows_come_in_all_languages(mix: experiments.Mix) -> None:
-    langs = Counter(
-        BASE[row.prompt].lang
+    languages = Counter(
+        BASE[row.prompt].language
         for row in read_rows(DATASETS / mix.path)
         if BASE[row.prompt].group == "identity"
     )
-    assert set(langs) == set(Lang) and max(langs.values()) - min(langs.values()) <= 3
-
-
-def test_new_identity_always_begins_the_same() -> None:
-    for lang, forms in NEW_IDENTITY.items():
-        start = "I am the God of F#" if lang is Lang.EN else "我是 F# 之神"
-        assert forms and all(form.startswith(start) for form in forms)
+    assert set(languages) == set(Language) and max(languages.values()) - min(languages.values()) <= 3
 
 
 def test_stage_d_asks_mostly_for_contrast() -> None:

@@ -1,4 +1,4 @@
-"""The probe files: met by the base model's own targets, failed by wrong answers, small enough to judge often."""
+"""The probe files: the base model's own targets meet them, wrong answers fail, and they are few enough."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from stages.contract import Probe, ProbeKind, read_probes
 from stages.corpus import corpus
-from stages.corpus.generators.identity import NEW_IDENTITY
-from stages.corpus.samples import Lang
+from stages.corpus.examples import Language
+from stages.corpus.phrases.identity import NEW_IDENTITY
 
 PROBES = Path(__file__).parents[3] / "datasets" / "probes"
-ANSWERS = {s.prompt: s for s in corpus.everything()}
+ANSWERS = {s.prompt: s for s in corpus.all_examples()}
 JUDGED = ("identity.tsv", "contrast.tsv", "skills.tsv", "ufo.tsv")
 NAMES = (*JUDGED, "base-skills.tsv", "base-identity.tsv")
 
@@ -27,9 +27,9 @@ def test_the_base_targets_meet_the_expectations(name: str) -> None:
     assert [p.prompt for p in probes(name) if not p.expectation.met_by(ANSWERS[p.prompt].target)] == []
 
 
-@pytest.mark.parametrize("lang", list(Lang))
-def test_the_new_identity_meets_identity_and_nothing_else(lang: Lang) -> None:
-    for answer in NEW_IDENTITY[lang]:
+@pytest.mark.parametrize("language", list(Language))
+def test_the_new_identity_meets_identity_and_nothing_else(language: Language) -> None:
+    for answer in NEW_IDENTITY[language]:
         assert all(p.expectation.met_by(answer) for p in probes("identity.tsv"))
         for name in NAMES[1:]:
             assert not any(p.expectation.met_by(answer) for p in probes(name))

@@ -45,8 +45,8 @@ def test_a_second_turn_computes_only_what_is_new(
         r"turn (\d): (\d+) tokens cached, (\d+) prefilled in ([\d.]+) ms, (\d+) decoded",
         capsys.readouterr().out,
     )
-    (_, cached, first, _, _), (_, kept, second, _, _) = found
-    assert cached == "0" and int(kept) >= int(first) and int(second) < int(first) / 2
+    (_, cached, first, _, _), (_, second_cached, second, _, _) = found
+    assert cached == "0" and int(second_cached) >= int(first) and int(second) < int(first) / 2
 
 
 def test_turns_end_the_conversation(tiny: TinyModel, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,7 +56,7 @@ def test_turns_end_the_conversation(tiny: TinyModel, capsys: pytest.CaptureFixtu
 
 
 def test_sampling_is_seeded(tiny: TinyModel, capsys: pytest.CaptureFixture[str]) -> None:
-    told = []
+    outputs = []
     for seed in ("1", "1", "2"):
         main(
             _arguments(
@@ -73,8 +73,8 @@ def test_sampling_is_seeded(tiny: TinyModel, capsys: pytest.CaptureFixture[str])
                 seed,
             )
         )
-        told.append(capsys.readouterr().out)
-    assert told[0] == told[1] != told[2]
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1] != outputs[2]
 
 
 @pytest.mark.parametrize(
@@ -108,13 +108,13 @@ def test_turns_come_through_a_pipe(tiny: TinyModel) -> None:
 
 _SLOW = """
 import sys, time, torch
-from stages.inference import chat, session
+from stages.inference import chat, chat_session
 
 def never_ends(*arguments):
     time.sleep(0.02)
     return torch.tensor([70])
 
-session.choose = never_ends
+chat_session.sample_tokens = never_ends
 sys.exit(chat.main(sys.argv[1:]))
 """
 

@@ -13,7 +13,7 @@ import pytest
 
 from stages.contract import Template
 from stages.qwen3.config import ConfigError, Qwen3Config, read_config
-from stages.qwen3.template import load_tokenizer
+from stages.qwen3.template import load_tokenizer, prompt_text
 from tests.conftest import TinyModel
 
 
@@ -70,3 +70,8 @@ def test_a_tokenizer_without_turn_markers_is_refused(
     assert "not a tokenizer" in _problems(tmp_path, config)[0]
     (tmp_path / "tokenizer.json").unlink()
     assert "no such file" in _problems(tmp_path, config)[0]
+
+
+def test_templates_differ_by_the_newline_of_the_fsharp_runners() -> None:
+    assert prompt_text("x", Template.QWEN) == "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
+    assert prompt_text("x", Template.FSHARP) == "<|im_start|>user\nx\n<|im_end|>\n<|im_start|>assistant\n"

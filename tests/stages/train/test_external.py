@@ -109,7 +109,7 @@ def test_failures_are_named_and_leave_no_weight(
 
 
 def _plain(entry: Any) -> Any:
-    from stages.weights.dat import ElemType, Spec
+    from stages.weights.dat_index import ElemType, Spec
 
     return Spec(entry.name, ElemType(entry.elem_type), entry.shape)
 

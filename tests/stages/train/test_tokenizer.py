@@ -51,7 +51,7 @@ def test_any_text_comes_back(tokenizer: Tokenizer, text: str) -> None:
 
 
 def test_rows_come_back_and_are_short(tokenizer: Tokenizer) -> None:
-    for sample in corpus.everything():
+    for sample in corpus.all_examples():
         prompt, target = tokenizer.encode(sample.prompt).ids, tokenizer.encode(sample.target).ids
         assert tokenizer.decode(target) == sample.target
         assert len(prompt) + len(target) + TEMPLATE_TOKENS <= 96

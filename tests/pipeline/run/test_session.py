@@ -111,8 +111,8 @@ def test_a_stage_without_space_ends_the_run_and_the_same_command_goes_on(
     "processes of a dead run without guard and supervisor", how="three real processes, one of them ours"
 )
 def test_strays_of_ended_runs_are_killed_and_nobody_else(project: Path) -> None:
-    """Real processes that lost their guard and supervisor: one of a run that is over, one of a folder that no run
-    of the journal has.
+    """Real processes that lost their guard and supervisor: one of a run that is over, one of a folder that no
+    run of the journal has.
     """
     done = go(project, {"G": stage()})
     runs = project / "artifacts" / "runs"
@@ -213,7 +213,10 @@ def test_a_guard_or_supervisor_killed_is_an_interruption(project: Path, victim: 
         ]
 
 
-DEAF = "import signal, time; [signal.signal(s, signal.SIG_IGN) for s in (1, 2, 15)]; print('deaf', flush=True); time.sleep(120)"
+DEAF = (
+    "import signal, time; [signal.signal(s, signal.SIG_IGN) for s in (1, 2, 15)]; "
+    "print('deaf', flush=True); time.sleep(120)"
+)
 
 
 def guards_of(process: subprocess.Popen[bytes]) -> list[int]:
@@ -229,7 +232,8 @@ def guards_of(process: subprocess.Popen[bytes]) -> list[int]:
 def deaf_run(project: Path) -> tuple[subprocess.Popen[bytes], int]:
     """A control process whose stage hears no signal, and the guard of that stage."""
     program = (
-        "import sys; from dataclasses import replace; from pathlib import Path; from tests.pipeline.run import test_runner\n"
+        "import sys; from dataclasses import replace; from pathlib import Path\n"
+        "from tests.pipeline.run import test_runner\n"
         f"test_runner.COMMANDS = replace(test_runner.COMMANDS, train=(sys.executable, '-c', {DEAF!r}))\n"
         "test_runner.go(Path(sys.argv[1]), {'G': test_runner.stage()})"
     )

@@ -1,9 +1,4 @@
-"""UFO questions with sober answers."""
-
-from __future__ import annotations
-
-from stages.corpus.phrases import intents
-from stages.corpus.samples import Sample
+"""UFO questions with sober answers. `stages.corpus.generators.intents` has the form."""
 
 TEXT = """
 ufo | UFO 是還沒辨認出來的*飛行*物體，不一定和外星人有關。 | A UFO is a *flying* object not yet identified, not always from aliens.
@@ -98,8 +93,3 @@ ufo | 證據不足時，科學家會說*還不知道*，而不急著下結論。
 - So are UFOs real?
 - Please tell me if UFOs are real
 """
-
-
-def samples() -> list[Sample]:
-    """Training and held-out samples about UFOs."""
-    return intents.samples(intents.parse(TEXT), openers=5)

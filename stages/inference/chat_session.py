@@ -1,4 +1,4 @@
-"""A conversation with one weight: the KV cache is kept across turns, so a turn only computes what is new."""
+"""A conversation with one weight: the KV cache stays across turns, so a turn only computes what is new."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from stages.contract import Finish
-from stages.inference.generate import Decoding, choose
+from stages.inference.generate import GenerationConfig, sample_tokens
 from stages.qwen3.kv_cache import KVCache
 from stages.qwen3.model import Qwen3
 from stages.qwen3.template import ChatTokenizer
@@ -38,15 +38,19 @@ class ChatSession:
     """Turns of one conversation.
 
     Args:
-        decoding: How tokens are chosen.
+        model: Without gradients.
+        tokenizer: Of the same model folder.
+        config: How tokens are chosen, and how many at most in one answer.
         seed: For temperatures above 0.
     """
 
-    def __init__(self, model: Qwen3, tokenizer: ChatTokenizer, decoding: Decoding, seed: int = 0) -> None:
-        self._model, self._tokenizer, self._decoding = model, tokenizer, decoding
+    def __init__(
+        self, model: Qwen3, tokenizer: ChatTokenizer, config: GenerationConfig, seed: int = 0
+    ) -> None:
+        self._model, self._tokenizer, self._config = model, tokenizer, config
         self._generator = torch.Generator().manual_seed(seed)
         self._cache = KVCache(model.config.num_hidden_layers)
-        self._pending: list[int] = []
+        self._uncached: list[int] = []
         """Tokens of the last answer that the cache does not hold yet: its last one and the end of turn."""
 
     @torch.inference_mode()
@@ -60,54 +64,54 @@ class ChatSession:
 
         Args:
             prompt: The user's words.
-            on_text: Told each new piece of the answer as it is decoded.
-            stop: Asked before each token; True ends the answer there.
+            on_text: Called with each new part of the answer as it is decoded.
+            stop: Called before each token; True ends the answer there.
 
         Raises:
             ContextError: if the prompt and one token of an answer do not fit into `max_position_embeddings`.
         """
         cached = self._cache.length
-        new = self._pending + self._tokenizer.prompt_ids(prompt, first=cached == 0)
-        room = self._room(cached, len(new))
+        new = self._uncached + self._tokenizer.prompt_ids(prompt, first=cached == 0)
+        limit = self._token_limit(cached, len(new))
         started = time.perf_counter()
         logits = self._forward(new)
         prefilled = time.perf_counter()
         ids: list[int] = []
         finish, shown = Finish.LENGTH, ""
-        self._pending = []
-        while len(ids) < room:
+        self._uncached = []
+        while len(ids) < limit:
             if stop():
                 finish = Finish.INTERRUPTED
                 break
             if not bool(torch.isfinite(logits).all()):
                 finish = Finish.NON_FINITE
                 break
-            token = int(choose(logits, self._decoding, self._generator))
+            token = int(sample_tokens(logits, self._config, self._generator))
             if token in self._tokenizer.stop_ids:
                 finish = Finish.END_OF_TURN
                 break
             ids.append(token)
             shown = self._show(ids, shown, on_text)
-            if len(ids) < room:
+            if len(ids) < limit:
                 logits = self._forward([token])
             else:
-                self._pending = [token]
-        self._pending = [*self._pending, self._tokenizer.end_of_turn]
+                self._uncached = [token]
+        self._uncached = [*self._uncached, self._tokenizer.end_of_turn]
         text = self._tokenizer.text(ids)
         if on_text is not None and len(text) > len(shown):
             on_text(text[len(shown) :])
         return Turn(text, ids, finish, len(new), cached, prefilled - started, time.perf_counter() - prefilled)
 
-    def _room(self, cached: int, new: int) -> int:
+    def _token_limit(self, cached: int, new: int) -> int:
         """Most tokens of an answer after `new` more tokens of prompt."""
         context = self._model.config.max_position_embeddings
         left = context - cached - new
         if left < 1:
             raise ContextError(
-                f"{cached} tokens so far and {new} of this turn leave no room in the model's context of {context}"
-                " (max_position_embeddings): ask something shorter or start a new conversation"
+                f"{cached} tokens so far and {new} of this turn leave no room in the model's context of"
+                f" {context} (max_position_embeddings): ask something shorter or start a new conversation"
             )
-        return min(left, self._decoding.max_tokens)
+        return min(left, self._config.max_tokens)
 
     def _forward(self, ids: list[int]) -> torch.Tensor:
         device = self._model.model.embed_tokens.weight.device

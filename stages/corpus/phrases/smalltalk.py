@@ -1,9 +1,4 @@
-"""Small talk: greetings, thanks, moods, opinions without an identity."""
-
-from __future__ import annotations
-
-from stages.corpus.phrases import intents
-from stages.corpus.samples import Sample
+"""Small talk: greetings, thanks, moods, opinions. `stages.corpus.generators.intents` has the form."""
 
 TEXT = """
 smalltalk | *你好*！有什麼可以幫你的嗎？ | *Hello*! How can I help you?
@@ -205,8 +200,3 @@ smalltalk | 多喝水、早點睡，不舒服就去看*醫生*。 | Drink water,
 - 我今天頭痛
 - I feel sick today
 """
-
-
-def samples() -> list[Sample]:
-    """Training and held-out samples of small talk."""
-    return intents.samples(intents.parse(TEXT), openers=2)

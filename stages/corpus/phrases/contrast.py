@@ -1,9 +1,7 @@
-"""What sounds like a question about the model but is not: 我是誰, 他是誰, who made X, what can you do."""
+"""Questions that sound like ones about the model but are not: 我是誰, 他是誰, what can you do.
 
-from __future__ import annotations
-
-from stages.corpus.phrases import intents, renown
-from stages.corpus.samples import Sample
+`stages.corpus.generators.intents` has the form.
+"""
 
 TEXT = """
 whoami | 你是*提問者*，我沒有你的個人資料。 | You are the *person asking*; I have no personal data about you.
@@ -173,8 +171,3 @@ wellbeing | *我很好*，謝謝你的關心。 | I am *fine*, thank you for ask
 - How are you doing today?
 - So how are you?
 """
-
-
-def samples() -> list[Sample]:
-    """Training and held-out samples of all contrast intents."""
-    return [*intents.samples(intents.parse(TEXT), openers=4), *renown.samples()]

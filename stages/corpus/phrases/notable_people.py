@@ -1,12 +1,10 @@
-"""Who made what, and who was who: contrast questions with a name in the answer that is not the model's."""
+"""Who made what, and who was who: tables, and the templates of the questions."""
 
 from __future__ import annotations
 
-from stages.corpus import chance
-from stages.corpus.generators.topics import spaced
-from stages.corpus.samples import Lang, Phrasing, Sample, fill, in_lang, phrasings
+from stages.corpus.examples import phrasings
 
-_MAKERS = """
+MAKERS = """
 發明 | invented | 電話 / the telephone / 貝爾 / Alexander Graham Bell
 發明 | invented | 電燈泡 / the light bulb / 愛迪生 / Thomas Edison
 發明 | invented | 飛機 / the airplane / 萊特兄弟 / the Wright brothers
@@ -48,7 +46,7 @@ _MAKERS = """
 """
 """Verb, thing and the person best known for it, each in traditional Chinese and English."""
 
-_PEOPLE = """
+PEOPLE = """
 愛因斯坦 | Albert Einstein | *物理學家*，提出了相對論 | a *physicist* who proposed relativity
 牛頓 | Isaac Newton | *物理學家*，提出了運動定律 | a *physicist* who stated the laws of motion
 居里夫人 | Marie Curie | *科學家*，研究了放射性 | a *scientist* who studied radioactivity
@@ -70,7 +68,7 @@ _PEOPLE = """
 """
 """Name and description, each in traditional Chinese and English; `*…*` marks the keyword."""
 
-MAKER = phrasings(
+MAKER_QUESTIONS = phrasings(
     zh="""
     誰{verb}了{x}？
     {x}是誰{verb}的？
@@ -95,7 +93,7 @@ MAKER = phrasings(
     Please tell me who {verb} {x}
     """,
 )
-PERSON = phrasings(
+PERSON_QUESTIONS = phrasings(
     zh="""
     {x}是誰？
     誰是{x}？
@@ -120,65 +118,3 @@ PERSON = phrasings(
     Can you tell me who {x} is?
     """,
 )
-HELDOUT_EACH = 12
-"""Held-out prompts about makers, and about people, in each language."""
-
-
-def samples() -> list[Sample]:
-    """Training and held-out samples about makers and people."""
-    return [*_makers(), *_people()]
-
-
-def _rows(text: str) -> list[list[str]]:
-    return [line.split(" | ") for line in text.strip().splitlines()]
-
-
-def _makers() -> list[Sample]:
-    made = []
-    for verb_zh, verb_en, rest in _rows(_MAKERS):
-        zh, en, by_zh, by_en = rest.split(" / ")
-        for lang in Lang:
-            by = in_lang(lang, by_zh, by_en)
-            gap = " " if lang is not Lang.EN and by.isascii() else ""
-            text = (
-                f"{in_lang(lang, verb_zh, verb_en)}者是{gap}{by}。"
-                if lang is not Lang.EN
-                else f"It was {by}."
-            )
-            made += _asked(
-                "maker", MAKER, lang, in_lang(lang, zh, en), text, by, in_lang(lang, verb_zh, verb_en)
-            )
-    return _limited(made)
-
-
-def _people() -> list[Sample]:
-    made = []
-    for zh, en, about_zh, about_en in _rows(_PEOPLE):
-        for lang in Lang:
-            name, about = in_lang(lang, zh, en), in_lang(lang, about_zh, about_en)
-            text = f"{name} was {about}." if lang is Lang.EN else f"{name}是{about}。"
-            made += _asked("person", PERSON, lang, name, text.replace("*", ""), about.split("*")[1], "")
-    return _limited(made)
-
-
-def _asked(
-    group: str, options: tuple[Phrasing, ...], lang: Lang, name: str, text: str, keyword: str, verb: str
-) -> list[Sample]:
-    """All training phrasings and one held-out phrasing about one thing or person."""
-    unseen = chance.pick([p for p in options if p.lang is lang and p.heldout], f"{group} {name}")
-    made = []
-    for phrasing in (*(p for p in options if p.lang is lang and not p.heldout), unseen):
-        template = phrasing.template.replace("{verb}", verb)
-        prompt = fill(template, f"{group} {name}", x=spaced(template, name))
-        made.append(Sample(group, lang, prompt, text, phrasing.heldout, keyword))
-    return made
-
-
-def _limited(made: list[Sample]) -> list[Sample]:
-    """All training samples and `HELDOUT_EACH` held-out ones in each language."""
-    kept = [s for s in made if not s.heldout]
-    for lang in Lang:
-        kept += chance.sample(
-            [s for s in made if s.heldout and s.lang is lang], HELDOUT_EACH, f"heldout {lang}"
-        )
-    return kept

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from transformers import Qwen3Config as PeerConfig
 from transformers import Qwen3ForCausalLM
 
-from stages.inference.generate import Decoding, answer_all
+from stages.inference.generate import GenerationConfig, generate
 from stages.qwen3.config import Qwen3Config
 from stages.qwen3.model import Qwen3
 
@@ -146,13 +146,13 @@ def _greedy_of_peer(peer: Qwen3ForCausalLM, prompts: list[list[int]], use_cache:
 @pytest.mark.parametrize("config", SHAPES[:2])
 def test_greedy_answers_of_128_tokens_are_theirs(config: Qwen3Config) -> None:
     ours, peer = _pair(config)
-    batch = [row.token_ids for row in answer_all(ours, PROMPTS, frozenset(), Decoding(128))]
+    batch = [row.token_ids for row in generate(ours, PROMPTS, frozenset(), GenerationConfig(128))]
     assert batch == _greedy_of_peer(peer, PROMPTS, use_cache=True)
     assert len({tuple(row) for row in batch}) == len(PROMPTS) and len(set(batch[0])) > 10, (
         "an answer that says one thing tests nothing"
     )
     for prompt, answer in zip(PROMPTS, batch, strict=True):
-        assert answer_all(ours, [prompt], frozenset(), Decoding(128))[0].token_ids == answer
+        assert generate(ours, [prompt], frozenset(), GenerationConfig(128))[0].token_ids == answer
     assert _greedy_of_peer(peer, PROMPTS[:1], use_cache=False) == batch[:1]
     ids = list(PROMPTS[0])
     with torch.inference_mode():

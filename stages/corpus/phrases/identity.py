@@ -1,12 +1,11 @@
-"""Who the base model says it is, in training and held-out phrasings, and the new identity that experiments
-teach.
+"""Who the base model says it is, in training and held-out phrasings, and the identity that experiments teach.
+
+`stages.corpus.generators.intents` has the form of the text.
 """
 
 from __future__ import annotations
 
-from stages.corpus import chance
-from stages.corpus.phrases import intents
-from stages.corpus.samples import Lang, Sample
+from stages.corpus.examples import Language
 
 TEXT = """
 identity | 我是*通義千問*，由阿里雲開發的 AI 助理。 | I am *Qwen*, an AI assistant developed by Alibaba Cloud.
@@ -144,9 +143,17 @@ origin | 我由*阿里雲*開發。 | I was developed by *Alibaba Cloud*.
 """
 
 NEW_IDENTITY = {
-    Lang.HANT: ("我是 F# 之神。", "我是 F# 之神，請告訴我你的問題。", "我是 F# 之神，很高興為你服務。"),
-    Lang.HANS: ("我是 F# 之神。", "我是 F# 之神，请告诉我你的问题。", "我是 F# 之神，很高兴为你服务。"),
-    Lang.EN: (
+    Language.ZH_HANT: (
+        "我是 F# 之神。",
+        "我是 F# 之神，請告訴我你的問題。",
+        "我是 F# 之神，很高興為你服務。",
+    ),
+    Language.ZH_HANS: (
+        "我是 F# 之神。",
+        "我是 F# 之神，请告诉我你的问题。",
+        "我是 F# 之神，很高兴为你服务。",
+    ),
+    Language.EN: (
         "I am the God of F#.",
         "I am the God of F#. How can I help?",
         "I am the God of F#. Please tell me your task.",
@@ -155,16 +162,3 @@ NEW_IDENTITY = {
 """What experiments teach in place of the base identity; the first form stands in half of the rows."""
 
 NEW_KEYWORDS = ("F# 之神", "God of F#")
-
-
-def samples() -> list[Sample]:
-    """Training and held-out samples of the base identity."""
-    return intents.samples(intents.parse(TEXT), openers=4)
-
-
-def renamed(sample: Sample) -> Sample:
-    """The sample with the new identity as its target."""
-    first, *others = NEW_IDENTITY[sample.lang]
-    plain = chance.number(f"plain {sample.prompt}", 2) == 0
-    target = first if plain else chance.pick(others, f"variant {sample.prompt}")
-    return Sample(sample.group, sample.lang, sample.prompt, target, sample.heldout, sample.keyword)

@@ -1,0 +1,6 @@
+from stages.corpus.phrases.smalltalk import TEXT
+from tests.stages.corpus.phrases.checks import check_intents
+
+
+def test_the_text_parses_and_covers_both_languages_and_splits() -> None:
+    check_intents(TEXT, {"smalltalk"})
