@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from pipeline.core.lock import FolderLock, LockHeldError
-from pipeline.core.process_identity import is_alive, process_identity
 from pipeline.core.types import AttemptEnd, Outcome, RunEnd
 from pipeline.ledger.database import JournalError
 from pipeline.ledger.journal import Journal
@@ -33,15 +27,6 @@ def journal(tmp_path: Path) -> Journal:
     book = Journal(tmp_path / "artifacts" / "journal.db", tmp_path)
     book.open_run(RUN, "stageG", "python -m pipeline +experiment=stageG", "seed: 0\n")
     return book
-
-
-def dead_process() -> tuple[int, str]:
-    """Number and identity of a process that has ended."""
-    child = subprocess.Popen(["sleep", "60"])
-    identity = process_identity(child.pid)
-    child.kill()
-    child.wait()
-    return child.pid, identity
 
 
 def script(code: str, *arguments: str) -> subprocess.Popen[str]:
@@ -180,28 +165,6 @@ def test_attempt_of_a_killed_process_is_abandoned_and_its_child_is_named(tmp_pat
         stage.kill()
 
 
-@pytest.mark.fault("a process id is used again", how="the same number, another start time")
-def test_reused_number_is_another_process() -> None:
-    me = process_identity(os.getpid())
-    assert is_alive(os.getpid(), me)
-    boot, space, ticks = me.rsplit("/", 2)
-    assert not is_alive(os.getpid(), f"{boot}/{space}/{int(ticks) - 1}")
-    assert not is_alive(os.getpid(), "")
-    assert not is_alive(*dead_process())
-
-
-def test_zombie_is_not_alive() -> None:
-    child = subprocess.Popen(["sleep", "60"])
-    identity = process_identity(child.pid)
-    child.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 5
-    while is_alive(child.pid, identity) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not is_alive(child.pid, identity)
-    assert Path(f"/proc/{child.pid}").exists()
-    child.wait()
-
-
 def test_weight_is_known_wherever_a_crash_leaves_it(journal: Journal, tmp_path: Path) -> None:
     sha = write_weight(tmp_path, "a/out.dat")
     journal.open_attempt(attempt())
@@ -266,55 +229,3 @@ def test_two_processes_make_the_tables_at_once(tmp_path: Path) -> None:
         assert one.stdout.readline() == "ready\n"
     outs = [one.communicate("go\n")[0] for one in both]
     assert outs == ["ok\n"] * 4
-
-
-HOLDS = """
-import sys; from pathlib import Path; from pipeline.core.lock import FolderLock
-with FolderLock(Path(sys.argv[1]), "make run"):
-    print("held", flush=True); sys.stdin.read()
-"""
-
-
-@pytest.mark.fault("the owner of the lock is killed", how="SIGKILL")
-def test_lock_names_its_owner_and_dies_with_it(tmp_path: Path) -> None:
-    owner = script(HOLDS, str(tmp_path))
-    assert owner.stdout is not None
-    assert owner.stdout.readline() == "held\n"
-    with pytest.raises(LockHeldError, match=rf"process {owner.pid} \(make run, since ") as refused:
-        FolderLock(tmp_path, "second").acquire()
-    assert refused.value.pid == owner.pid
-    owner.kill()
-    owner.wait()
-    with FolderLock(tmp_path, "third"), pytest.raises(LockHeldError, match="third"):
-        FolderLock(tmp_path, "fourth").acquire()
-
-
-def test_lock_waits_when_told_to(tmp_path: Path) -> None:
-    owner = script(HOLDS, str(tmp_path))
-    assert owner.stdout is not None
-    assert owner.stdout.readline() == "held\n"
-    began = time.monotonic()
-    with pytest.raises(LockHeldError):
-        FolderLock(tmp_path, "patient", wait_secs=0.3).acquire()
-    assert time.monotonic() - began >= 0.3
-    assert owner.stdin is not None
-    owner.stdin.close()
-    with FolderLock(tmp_path, "patient", wait_secs=10):
-        assert owner.wait() == 0
-
-
-@pytest.mark.fault("the lock file is deleted by hand", how="between its opening and its locking")
-def test_lock_on_a_file_deleted_meanwhile_is_taken_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = fcntl.flock
-    deletions = [tmp_path / ".lock"]
-
-    def flock_too_late(handle: int, how: int) -> None:
-        if deletions:
-            deletions.pop().unlink()
-        whole(handle, how)
-
-    monkeypatch.setattr(fcntl, "flock", flock_too_late)
-    with FolderLock(tmp_path, "first", wait_secs=5), pytest.raises(LockHeldError, match="first"):
-        FolderLock(tmp_path, "second").acquire()
