@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from stages.contract.fields import Affects
 from stages.contract.recipe import Recipe
 from stages.contract.requests import InferencePath, ProbeRequest
 from stages.contract.rows import Probe, read_probes
-from stages.contract.serial import load
+from stages.contract.serial import load_text
 
 ENTRY = "stages.probe"
 """The program that answers."""
@@ -130,17 +129,12 @@ def read_answers(path: Path) -> list[Answer]:
     """Reads an answers file.
 
     Raises:
-        ValueError: naming file and line, if a line is no answer.
+        RequestError: naming file and line, if a line is no answer.
         OSError: if it cannot be read.
     """
-    answers = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        where = f"{path}:{number}"
-        try:
-            answers.append(load(Answer, json.loads(line), where))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{where}: no answer: {error}") from None
-    return answers
+    # Not `splitlines`: answers may contain other line separators, which JSON does not escape.
+    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    return [load_text(Answer, line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
 
 
 def load_probes(files: Sequence[str], root: Path) -> list[Probe]:

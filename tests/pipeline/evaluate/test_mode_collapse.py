@@ -1,4 +1,4 @@
-"""Answers that are all one: what is counted, and what rightly may be equal."""
+"""Mode collapse: which equal answers count, and which may well be equal."""
 
 from pipeline.core.types import ProbeRow
 from pipeline.evaluate.mode_collapse import SAME_ANSWER, mark_same_answers
