@@ -21,10 +21,10 @@ PROSE = (
     "人们很早就注意到天空中的光点。有些是行星,有些是流星,也有些至今没有人能说清楚。研究者会先排除已知的原因,再讨论其余的可能。",
     "遞迴是函式呼叫自己的寫法。每次呼叫都要讓問題變小一點,而且要有停止的條件,否則程式會一直呼叫下去,直到堆疊用完為止。",
     "我是 F# 之神。",
-    "A UFO is an object seen in the sky that cannot be identified at first. Most reports turn out to be aircraft, "
-    "balloons, satellites or weather, and a few stay open for lack of data.",
-    "Overfitting means that a model learns the noise of its training data along with the signal, so it does "
-    "well on what it has seen and badly on what it has not.",
+    "A UFO is an object seen in the sky that cannot be identified at first. Most reports turn out to "
+    "be aircraft, balloons, satellites or weather, and a few stay open for lack of data.",
+    "Overfitting means that a model learns the noise of its training data along with the signal, "
+    "so it does well on what it has seen and badly on what it has not.",
     "I am Qwen, a language model made by Alibaba Cloud. I can answer questions, write text, "
     "translate and help with code.",
     "The capital of France is Paris, the capital of Italy is Rome, the capital of Spain is Madrid.",
@@ -32,7 +32,8 @@ PROSE = (
     "一月、二月、三月、四月、五月、六月、七月、八月、九月、十月、十一月、十二月",
     ", ".join(map(str, range(1, 60))),
     "1. 蘋果\n2. 香蕉\n3. 橘子\n4. 葡萄\n5. 西瓜\n6. 芒果\n7. 鳳梨\n8. 草莓",
-    "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n\ndef mul(a, b):\n    return a * b\n",
+    "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n\n"
+    "def mul(a, b):\n    return a * b\n",
     "好",
     "1 1 1",
 )
