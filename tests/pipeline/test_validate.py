@@ -1,4 +1,4 @@
-"""Validating one weight: the verdict against its base, the answers kept, and the exit codes of the command."""
+"""Validating one weight: the verdict, the answers that are asked once, the exit codes of the command."""
 
 from __future__ import annotations
 

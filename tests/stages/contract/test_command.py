@@ -1,6 +1,4 @@
-"""Command templates: words as a shell would split them, values as single arguments, and no shell unless one
-is asked for.
-"""
+"""Command templates: split as a shell would do it, each value one argument, no shell unless asked for."""
 
 from __future__ import annotations
 
@@ -61,5 +59,5 @@ def test_every_number_is_a_key_of_the_recipe() -> None:
     ],
 )
 def test_problems_name_the_placeholder(template: str, says: str) -> None:
-    assert [fault for fault in template_problems(template) if says in fault]
+    assert [problem for problem in template_problems(template) if says in problem]
     assert template_problems("x {data} {input} {output} {steps}") == []

@@ -1,4 +1,4 @@
-"""The recipe: its marks decide what is hashed, asked and named, so they must be complete."""
+"""The recipe: marks and bounds of its fields, on which content key, probe request and command rely."""
 
 from __future__ import annotations
 
