@@ -23,7 +23,8 @@ from stages.contract import (
     TrainRequest,
 )
 from stages.engine.engine import Engine
-from stages.optim.adamw import AdamWSettings, make_optimizer
+from stages.optim.adamw import AdamWSettings
+from stages.optim.factory import make_optimizer
 from stages.process.process import make_deterministic
 from stages.qwen3.batches import Batch
 from stages.qwen3.config import Qwen3Config, read_config

@@ -39,8 +39,10 @@ from stages.contract import (
 )
 from stages.contract.serial import dump
 from stages.engine.engine import Engine
+from stages.memory.limits import padded_length
 from stages.nvfp4.codec import encode
-from stages.optim.adamw import AdamWSettings, make_optimizer
+from stages.optim.adamw import AdamWSettings
+from stages.optim.factory import make_optimizer
 from stages.qwen3.batches import encode_rows, row_order
 from stages.qwen3.config import read_config
 from stages.qwen3.template import ChatTokenizer, load_tokenizer
@@ -166,7 +168,7 @@ def widths(rows: Path, steps: int) -> list[int]:
     request = request_of(BATCH, LONGEST, False, 0, 1.0, 1e-5)
     order = row_order(len(encoded), request.sampling, request.seed)
     longest = [max(len(encoded[next(order)]) for _ in range(BATCH)) - 1 for _ in range(steps)]
-    return [-(-width // 32) * 32 for width in longest]
+    return [padded_length(width) for width in longest]
 
 
 def bare(wanted: set[int]) -> dict[int, float]:
@@ -184,7 +186,7 @@ def bare(wanted: set[int]) -> dict[int, float]:
         one = random_batch(BATCH, width, SHAPE_4B.vocab_size)
         for _ in range(2):
             engine.step(one)
-        graph = engine._replay._buckets[BATCH, width].graph
+        graph = engine.runner.graph(BATCH, width)
         if graph is None:
             raise RuntimeError(f"width {width}: no graph was captured: {notes}")
         found[width] = statistics.median(_timed(graph.replay) for _ in range(5))

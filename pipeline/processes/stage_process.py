@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pipeline.core.environment import child_environment
 from pipeline.core.settings import GuardLimits
 from pipeline.guard.limits import GuardReport, guard_command
-from pipeline.ledger.mlflow.tracking import child_environment
 from stages.contract import WRITE_ROOT, Event, ExitCode, RequestError, StageResult
 from stages.contract.event_reader import EventReader
 from stages.contract.serial import dump, load_file

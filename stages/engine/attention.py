@@ -1,7 +1,7 @@
-"""Causal attention with grouped queries, and its gradient: PyTorch's own, and one kernel for short sequences.
+"""Causal attention with grouped queries, and its gradient: PyTorch's own, or one kernel for short sequences.
 
-PyTorch's deterministic gradient takes several launches, and copies keys and values to every query head. A
-sequence that fits in one tile needs neither the running softmax nor its stored sums: one launch does it.
+PyTorch's deterministic gradient takes several launches and copies keys and values to every query head. A
+sequence that fits in one tile needs neither the running softmax nor its stored sums: one launch is enough.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from stages.engine.ops import fused, next_power
+from stages.engine.ops import next_power_of_two, uses_triton
 
-_SHORT = 128
-_SIZES = (16, 32, 64, 128)  # of a head, that the kernel takes
+_MAX_TILE = 128  # tokens
+_HEAD_DIMS = (16, 32, 64, 128)  # that the kernel supports
 
 
 @dataclass
@@ -25,7 +25,7 @@ class AttentionOutput:
     key: torch.Tensor
     value: torch.Tensor
     result: torch.Tensor
-    """With an autograd graph of its own, unless the sequence is short."""
+    """With an autograd graph of its own, unless the kernel computes the gradient."""
 
     def rows(self) -> torch.Tensor:
         """The result as [batch × length, heads × head_dim]."""
@@ -34,14 +34,14 @@ class AttentionOutput:
 
 
 def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, length: int) -> AttentionOutput:
-    """Of query [n, Q, head_dim], key and value [n, K, head_dim]; n is batch × length."""
+    """Attention of query [n, Q, head_dim], key and value [n, K, head_dim]; n is batch × length."""
     query, key, value = (
         t.view(-1, length, *t.shape[1:]).transpose(1, 2).detach() for t in (query, key, value)
     )
-    graph = not _one_tile(query, length)
-    with torch.set_grad_enabled(graph):
+    needs_graph = not _fits_one_tile(query, length)
+    with torch.set_grad_enabled(needs_graph):
         for leaf in (query, key, value):
-            leaf.requires_grad_(graph)
+            leaf.requires_grad_(needs_graph)
         result = F.scaled_dot_product_attention(
             query, key, value, is_causal=length > 1, enable_gqa=query.shape[1] != key.shape[1]
         )
@@ -49,28 +49,29 @@ def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengt
 
 
 def attention_backward(
-    kept: AttentionOutput, grad: torch.Tensor
+    output: AttentionOutput, grad: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of query, key and value from that of `rows`.
 
     Returns:
-        Each [n, heads, head_dim]; those of key and value may have Q heads, of which Q / K neighbours are to
-        be summed.
+        Each [n, heads, head_dim]. Those of key and value may have Q heads: each group of Q / K neighbours
+        belongs to one head and is still to be summed.
     """
-    batch, heads, length, dim = kept.result.shape
-    if not _one_tile(kept.query, length):
+    batch, heads, length, dim = output.result.shape
+    if not _fits_one_tile(output.query, length):
         grad = grad.view(batch, length, heads, dim).transpose(1, 2)
-        found = torch.autograd.grad(kept.result, (kept.query, kept.key, kept.value), grad)
-        return tuple(t.transpose(1, 2).reshape(batch * length, -1, dim) for t in found)  # type: ignore[return-value]
-    from stages.engine import kernels
+        grads = torch.autograd.grad(output.result, (output.query, output.key, output.value), grad)
+        return tuple(t.transpose(1, 2).reshape(batch * length, -1, dim) for t in grads)  # type: ignore[return-value]
+    from stages.engine import layer_kernels
 
     out = grad.new_empty(3, batch * length, heads, dim)
-    kernels.attention_backward[(heads, batch)](
-        kept.query, kept.key, kept.value, grad, *out, length, kept.value.stride(2), heads, kept.key.shape[1], dim**-0.5,
-        L=max(16, next_power(length)), DIM=dim, num_warps=8,
+    layer_kernels.attention_backward[(heads, batch)](
+        output.query, output.key, output.value, grad, *out, length, output.value.stride(2), heads,
+        output.key.shape[1], dim**-0.5, L=max(16, next_power_of_two(length)), DIM=dim, num_warps=8,
     )  # fmt: skip
     return out[0], out[1], out[2]
 
 
-def _one_tile(query: torch.Tensor, length: int) -> bool:
-    return fused(query) and query.dtype != torch.float32 and length <= _SHORT and query.shape[-1] in _SIZES
+def _fits_one_tile(query: torch.Tensor, length: int) -> bool:
+    supported = query.dtype != torch.float32 and query.shape[-1] in _HEAD_DIMS
+    return uses_triton(query) and supported and length <= _MAX_TILE

@@ -1,10 +1,9 @@
-"""Head, loss and embedding, a piece of the vocabulary at a time: neither all logits nor all of the gradient
-ever exist.
+"""Head, loss and embedding in chunks of the vocabulary: neither all logits nor the whole gradient ever exist.
 
-Softmax needs the sum over the whole vocabulary, so the pieces are gone through twice for the loss's gradient
+Softmax needs the sum over the whole vocabulary, so the loss's gradient takes a second pass over the chunks
 (the online sum of Milakov and Gimelshein 2018, arXiv 1805.02867). A tied matrix has a second gradient, from
-the embedding, which exists only when the whole backward is through; its pieces are made once more then. Each
-piece counts as a gradient of its own in the running norm of `stages.optim.clip`.
+the embedding, which exists only at the end of the backward pass; the chunks of the first are computed again
+then. Each chunk counts as a gradient of its own in the running norm of `stages.optim.clip`.
 """
 
 from __future__ import annotations
@@ -16,73 +15,73 @@ import torch
 from torch.nn import functional as F
 
 from stages.engine import ops
-from stages.engine.ops import fused
-from stages.engine.streams import Gradients, Weights
-from stages.engine.weights import Rounded, Update
+from stages.engine.ops import uses_triton
+from stages.engine.streams import GradientBuffer, WeightPrefetcher
+from stages.engine.weights import QuantizedWeight, UpdateFunction
+from stages.memory.limits import caches_logits
 from stages.nvfp4.linear import Linear
 from stages.qwen3.model import Qwen3
 from stages.weights.model_weights import EMBEDDING, HEAD
 
-_ROW_STEP = 64  # with 16 columns or more, a piece begins at a multiple of the fused update's chunk
+_LOGITS_BLOCK = 4096
+_COLUMN_BLOCK = 1024
 
 
-def piece_rows(vocab: int, hidden: int, elements: int, positions: int) -> int:
-    """Words of one piece: what a gradient buffer of `elements` holds, and no more logits than twice that."""
-    rows = min(elements // hidden, 2 * elements // positions) // _ROW_STEP * _ROW_STEP
-    return min(vocab, max(_ROW_STEP, rows))
-
-
-def piece_names(name: str, vocab: int, rows: int) -> list[str]:
-    """Names under which the running norm keeps the pieces of a matrix; the matrix's own if it is one piece."""
-    return [name] if rows >= vocab else [f"{name}#{first}" for first in range(0, vocab, rows)]
+def chunk_names(name: str, vocab: int, chunk_rows: int) -> list[str]:
+    """Names of a matrix's chunks in the running norm; the matrix's own name if it is one chunk."""
+    if chunk_rows >= vocab:
+        return [name]
+    return [f"{name}#{first}" for first in range(0, vocab, chunk_rows)]
 
 
 @dataclass
-class Softmax:
-    """What the loss's gradient is made from."""
+class SoftmaxState:
+    """What the loss's gradient needs."""
 
     hidden: torch.Tensor
     """[n, hidden] after the final norm."""
     targets: torch.Tensor
     """int64 [n]; -1 where there is none."""
-    share: torch.Tensor
-    """0-dim: one target's part of the loss."""
-    largest: torch.Tensor
-    total: torch.Tensor
-    chosen: torch.Tensor
-    """float32 [n] each: the largest logit, the sum of exponentials relative to it, the target's logit."""
+    loss_weight: torch.Tensor
+    """0-dim: weight of one target in the loss."""
+    row_max: torch.Tensor
+    """float32 [n]: the largest logit."""
+    row_sum: torch.Tensor
+    """float32 [n]: the sum of exponentials relative to it."""
+    target_logit: torch.Tensor
+    """float32 [n]."""
     logits: dict[int, torch.Tensor] | None = None
-    """Of each piece, by its first word; later the loss's gradient by them. None: they are made anew each
-    time.
-    """
+    """Each chunk's by its first token id, later the loss's gradient by them; None: computed each time."""
 
 
 class ChunkedHead:
-    """The matrices that are as long as the vocabulary.
+    """The matrices with one row for each token id of the vocabulary.
 
     Args:
-        rows: Words of one piece; see `piece_rows`.
-        kept: At most so many logits are kept from the loss to the gradients.
+        chunk_rows: Rows of one chunk; see `limits.head_chunk_rows`.
+        buffer: Elements of the largest weight; see `limits.caches_logits`.
     """
 
     def __init__(
         self,
         model: Qwen3,
         trained: set[str],
-        weights: Weights,
-        gradients: Gradients,
-        update: Update,
-        rows: int,
-        kept: int,
+        weights: WeightPrefetcher,
+        gradients: GradientBuffer,
+        update: UpdateFunction,
+        chunk_rows: int,
+        buffer: int,
     ) -> None:
-        self.tied, self._rows, self._kept, self._update = model.tied, rows, kept, update
+        self.tied, self.dtype = model.tied, weights.dtype
+        self._chunk_rows, self._buffer, self._update, self._trained = chunk_rows, buffer, update, trained
         self._weights, self._gradients = weights, gradients
-        self._embedding = model.model.embed_tokens.weight.data
-        head = None if model.tied else _head(model)
-        self._rounded = None if head is None else Rounded(head.weight.data, head.rule, head.scale_format)
-        self._head = self._embedding if self._rounded is None else self._rounded.master
-        self._trained = trained
-        self.dtype = weights.dtype
+        self._head = self._embedding = model.model.embed_tokens.weight.data
+        self._quantized: QuantizedWeight | None = None
+        if not model.tied:
+            head = model.lm_head
+            assert isinstance(head, Linear)
+            self._quantized = QuantizedWeight(head.weight.data, head.rule, head.scale_format)
+            self._head = self._quantized.master
 
     @property
     def embedding_trained(self) -> bool:
@@ -90,162 +89,170 @@ class ChunkedHead:
         return EMBEDDING in self._trained
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
-        """[n, hidden] of ids [n]."""
+        """[n, hidden] of token ids [n]."""
         return F.embedding(ids, self._embedding).to(self.dtype)
 
     def loss(
-        self, hidden: torch.Tensor, targets: torch.Tensor, share: torch.Tensor
-    ) -> tuple[torch.Tensor, Softmax]:
+        self, hidden: torch.Tensor, targets: torch.Tensor, loss_weight: torch.Tensor
+    ) -> tuple[torch.Tensor, SoftmaxState]:
         """(mean cross-entropy of the targets, 0-dim float32; what `backward` needs)."""
         n = len(hidden)
-        largest, total, chosen = (
+        row_max, row_sum, target_logit = (
             torch.full((n,), v, device=hidden.device) for v in (float("-inf"), 0.0, 0.0)
         )
-        state = Softmax(hidden, targets, share, largest, total, chosen)
-        state.logits = {} if n * len(self._head) <= self._kept else None
-        for first, weight in self._pieces():
+        state = SoftmaxState(hidden, targets, loss_weight, row_max, row_sum, target_logit)
+        state.logits = {} if caches_logits(n, len(self._head), self._buffer) else None
+        for first, weight in self._chunks():
             logits = F.linear(hidden, weight)
-            _take(logits, state, first)
+            _accumulate_softmax(logits, state, first)
             if state.logits is not None:
                 state.logits[first] = logits
-        losses = state.largest + state.total.log() - state.chosen
-        return torch.where(targets >= 0, losses, 0.0).sum() * share, state
+        losses = state.row_max + state.row_sum.log() - state.target_logit
+        return torch.where(targets >= 0, losses, 0.0).sum() * loss_weight, state
 
-    def backward(self, state: Softmax) -> torch.Tensor:
+    def backward(self, state: SoftmaxState) -> torch.Tensor:
         """Gradient of the hidden states; updates a head of its own."""
         out = torch.zeros_like(state.hidden, dtype=torch.float32)
-        for first, weight in self._pieces():
+        for first, weight in self._chunks():
             logits = F.linear(state.hidden, weight) if state.logits is None else state.logits.pop(first)
-            grad = _give(logits, state, first)
+            grad = _logits_grad(logits, state, first)
             if state.logits is not None and self.tied and self.embedding_trained:
                 state.logits[first] = grad
             out += grad @ weight
-            if self._rounded is not None and HEAD in self._trained:
-                with self._gradients.use(*weight.shape) as product:
-                    self._learn(
-                        HEAD, self._head, first, product, ops.weight_grad(grad, state.hidden, product)
-                    )
-                self._rounded.changed(first)
+            if self._quantized is not None and HEAD in self._trained:
+                with self._gradients.use(*weight.shape) as weight_grad:
+                    square_sums = ops.weight_grad(grad, state.hidden, weight_grad)
+                    self._update_chunk(HEAD, self._head, first, weight_grad, square_sums)
+                self._quantized.invalidate_scales(first)
         return out.to(state.hidden.dtype)
 
-    def learn_embedding(self, ids: torch.Tensor, grad: torch.Tensor, state: Softmax) -> None:
-        """Updates the embedding from the gradient of `embed` [n, hidden], and of the head if that is the same
-        matrix.
+    def update_embedding(self, ids: torch.Tensor, grad: torch.Tensor, state: SoftmaxState) -> None:
+        """Updates the embedding.
+
+        Args:
+            ids: Those of `embed`.
+            grad: Gradient of `embed` [n, hidden]; the head's is added if the two are the same matrix.
         """
         if not self.embedding_trained:
             return
-        words, order = torch.sort(ids, stable=True)
-        for first in range(0, len(self._embedding), self._rows):
-            with self._gradients.use(
-                min(self._rows, len(self._embedding) - first), self._embedding.shape[1]
-            ) as out:
-                sums = None
-                if not self.tied:
-                    out.zero_()
-                elif state.logits is None:
-                    logits = F.linear(state.hidden, self._piece(first))
-                    sums = ops.weight_grad(_give(logits, state, first), state.hidden, out, _changes(ids, out))
+        token_ids, order = torch.sort(ids, stable=True)
+        vocab, columns = self._embedding.shape
+        for first in range(0, vocab, self._chunk_rows):
+            with self._gradients.use(min(self._chunk_rows, vocab - first), columns) as out:
+                square_sums = None
+                if self.tied:
+                    logits_grad = self._logits_grad(state, first)
+                    square_sums = ops.weight_grad(logits_grad, state.hidden, out, _delta_count(ids, out))
+                    del logits_grad
                 else:
-                    sums = ops.weight_grad(state.logits.pop(first), state.hidden, out, _changes(ids, out))
-                _add_rows(out, grad, words, order, first, sums)
-                self._learn(EMBEDDING, self._embedding, first, out, sums)
+                    out.zero_()
+                _add_embedding_grad(out, grad, token_ids, order, first, square_sums)
+                self._update_chunk(EMBEDDING, self._embedding, first, out, square_sums)
 
-    def _pieces(self) -> Iterator[tuple[int, torch.Tensor]]:
-        return ((first, self._piece(first)) for first in range(0, len(self._head), self._rows))
+    def _logits_grad(self, state: SoftmaxState, first: int) -> torch.Tensor:
+        """The loss's gradient by a chunk's logits, from memory or computed again."""
+        if state.logits is not None:
+            return state.logits.pop(first)
+        return _logits_grad(F.linear(state.hidden, self._chunk(first)), state, first)
 
-    def _piece(self, first: int) -> torch.Tensor:
-        """Effective weight of the words from `first` on, in the compute dtype."""
-        master = self._head[first : first + self._rows]
-        if self._rounded is None and master.dtype == self.dtype:
+    def _chunks(self) -> Iterator[tuple[int, torch.Tensor]]:
+        return ((first, self._chunk(first)) for first in range(0, len(self._head), self._chunk_rows))
+
+    def _chunk(self, first: int) -> torch.Tensor:
+        """Effective weight of the token ids from `first` on, in the compute dtype."""
+        master = self._head[first : first + self._chunk_rows]
+        if self._quantized is None and master.dtype == self.dtype:
             return master
 
         def write(out: torch.Tensor) -> None:
-            if self._rounded is None:
+            if self._quantized is None:
                 out.copy_(master)
             else:
-                self._rounded.write(out, first)
+                self._quantized.write(out, first)
 
-        return self._weights.take(("head", first), len(master), master.shape[1], write)
+        return self._weights.get(("head", first), len(master), master.shape[1], write)
 
-    def _learn(
-        self, name: str, master: torch.Tensor, first: int, grad: torch.Tensor, sums: torch.Tensor | None
+    def _update_chunk(
+        self,
+        name: str,
+        master: torch.Tensor,
+        first: int,
+        grad: torch.Tensor,
+        square_sums: torch.Tensor | None,
     ) -> None:
-        self._update(name, master, grad, first * master.shape[1], sums)
+        self._update(name, master, grad, first * master.shape[1], square_sums)
 
 
-def _head(model: Qwen3) -> Linear:
-    head = model.lm_head
-    assert isinstance(head, Linear)
-    return head
-
-
-def _take(logits: torch.Tensor, state: Softmax, first: int) -> None:
-    """Takes logits [n, width] of the words from `first` on into the running softmax."""
+def _accumulate_softmax(logits: torch.Tensor, state: SoftmaxState, first: int) -> None:
+    """Updates the running softmax with logits [n, width] of the token ids from `first` on."""
     n, width = logits.shape
-    if fused(logits):
-        from stages.engine import kernels_head
+    if uses_triton(logits):
+        from stages.engine import head_kernels
 
-        kernels_head.softmax_piece[(n,)](
-            logits, state.largest, state.total, state.chosen, state.targets, first, width, BLOCK=4096, num_warps=8
+        head_kernels.softmax_chunk[(n,)](
+            logits, state.row_max, state.row_sum, state.target_logit, state.targets, first, width,
+            BLOCK=_LOGITS_BLOCK, num_warps=8,
         )  # fmt: skip
         return
     value = logits.float()
-    top = torch.maximum(state.largest, value.amax(dim=1))
-    state.total.mul_(torch.exp(state.largest - top)).add_(torch.exp(value - top[:, None]).sum(dim=1))
-    state.largest.copy_(top)
-    here = (state.targets >= first) & (state.targets < first + width)
-    found = value.gather(1, (state.targets - first).clamp(0, width - 1)[:, None])[:, 0]
-    state.chosen.copy_(torch.where(here, found, state.chosen))
+    row_max = torch.maximum(state.row_max, value.amax(dim=1))
+    state.row_sum.mul_(torch.exp(state.row_max - row_max)).add_(
+        torch.exp(value - row_max[:, None]).sum(dim=1)
+    )
+    state.row_max.copy_(row_max)
+    inside = (state.targets >= first) & (state.targets < first + width)
+    target_logit = value.gather(1, (state.targets - first).clamp(0, width - 1)[:, None])[:, 0]
+    state.target_logit.copy_(torch.where(inside, target_logit, state.target_logit))
 
 
-def _give(logits: torch.Tensor, state: Softmax, first: int) -> torch.Tensor:
+def _logits_grad(logits: torch.Tensor, state: SoftmaxState, first: int) -> torch.Tensor:
     """The loss's gradient by logits [n, width]; may overwrite them."""
     n, width = logits.shape
-    if fused(logits):
-        from stages.engine import kernels_head
+    if uses_triton(logits):
+        from stages.engine import head_kernels
 
-        kernels_head.softmax_grad[(n, -(-width // 4096))](
-            logits, state.largest, state.total, state.targets, state.share, first, width, BLOCK=4096, num_warps=8
+        head_kernels.softmax_grad[(n, -(-width // _LOGITS_BLOCK))](
+            logits, state.row_max, state.row_sum, state.targets, state.loss_weight, first, width,
+            BLOCK=_LOGITS_BLOCK, num_warps=8,
         )  # fmt: skip
         return logits
-    value = torch.exp(logits.float() - state.largest[:, None]) / state.total[:, None]
-    words = torch.arange(first, first + width, device=logits.device)
-    value = (value - (words == state.targets[:, None]).float()) * state.share
+    value = torch.exp(logits.float() - state.row_max[:, None]) / state.row_sum[:, None]
+    token_ids = torch.arange(first, first + width, device=logits.device)
+    value = (value - (token_ids == state.targets[:, None]).float()) * state.loss_weight
     return torch.where(state.targets[:, None] >= 0, value, 0.0).to(logits.dtype)
 
 
-_ROW_BLOCK = 1024
+def _delta_count(ids: torch.Tensor, out: torch.Tensor) -> int:
+    """How many sums of squares `_add_embedding_grad` writes."""
+    return len(ids) * -(-out.shape[1] // _COLUMN_BLOCK)
 
 
-def _changes(ids: torch.Tensor, out: torch.Tensor) -> int:
-    """How many sums of squares `_add_rows` changes."""
-    return len(ids) * -(-out.shape[1] // _ROW_BLOCK)
-
-
-def _add_rows(
+def _add_embedding_grad(
     out: torch.Tensor,
     grad: torch.Tensor,
-    words: torch.Tensor,
+    token_ids: torch.Tensor,
     order: torch.Tensor,
     first: int,
-    sums: torch.Tensor | None = None,
+    square_sums: torch.Tensor | None = None,
 ) -> None:
-    """Adds rows `grad[order]`, which belong to the sorted `words`, to `out`, whose first row is that of the
-    word `first`.
+    """Adds row `order[i]` of `grad` to the row of `out` that belongs to `token_ids[i]`.
 
     Args:
-        sums: Of squares of `out`'s parts; its last `_changes` elements become what they grow by.
+        out: [rows, columns]: gradients of the token ids from `first` on.
+        token_ids: int64 [n], sorted.
+        square_sums: Sums of squares of `out`'s parts. The last `_delta_count` elements are written: by how
+            much the sum of all grows.
     """
-    rows, size = out.shape
-    if fused(out):
-        from stages.engine import kernels_head
+    rows, columns = out.shape
+    if uses_triton(out):
+        from stages.engine import head_kernels
 
-        changes = out if sums is None else sums[-_changes(words, out) :]
-        kernels_head.add_rows[(len(words), -(-size // _ROW_BLOCK))](
-            out, grad, words, order, changes, len(words), first, rows, size, BLOCK=_ROW_BLOCK, SUMS=sums is not None
+        deltas = out if square_sums is None else square_sums[-_delta_count(token_ids, out) :]
+        head_kernels.add_embedding_grad[(len(token_ids), -(-columns // _COLUMN_BLOCK))](
+            out, grad, token_ids, order, deltas, len(token_ids), first, rows, columns, BLOCK=_COLUMN_BLOCK,
+            SUMS=square_sums is not None,
         )  # fmt: skip
         return
-    inside = (words >= first) & (words < first + rows)
-    out += (
-        torch.zeros(out.shape).index_add_(0, words[inside] - first, grad[order[inside]].float()).to(out.dtype)
-    )
+    inside = (token_ids >= first) & (token_ids < first + rows)
+    added = torch.zeros(out.shape).index_add_(0, token_ids[inside] - first, grad[order[inside]].float())
+    out += added.to(out.dtype)

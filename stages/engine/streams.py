@@ -1,9 +1,9 @@
-"""Work beside the main stream, and the buffers it shares with it.
+"""Side streams, and the ring buffers that they share with the main stream.
 
 A step is a chain of matrix products, which wait for memory, with rounding and updates in between, which keep
 the arithmetic units busy. Neither needs the other's result at once: the next weight is rounded while this one
-is multiplied, and an update runs while the gradients of earlier layers are made. The order of all work on one
-buffer, one master and the running norm is the same as in one stream: so are the results, bit for bit.
+is multiplied, and an update runs while the gradients of earlier layers are computed. All work on one buffer,
+one master and the running norm keeps the order of a single stream, so the results are the same bit for bit.
 """
 
 from __future__ import annotations
@@ -16,64 +16,99 @@ from typing import TypeVar
 
 import torch
 
+from stages.memory.limits import RING_SLOTS
+
 T = TypeVar("T")
 
 
 class SideStream:
-    """A stream beside the current one; on a CPU, the caller's own thread."""
+    """A CUDA stream beside the current one; on a CPU, work runs at once."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._kept: list[torch.Tensor] = []
+        self._alive: list[torch.Tensor] = []
 
-    def run(self, work: Callable[[], T], *kept: torch.Tensor) -> T:
-        """Runs `work` after all that the current stream was given until now. `kept` are what it reads: they
-        stay until `join`.
+    def run(self, work: Callable[[], T], *reads: torch.Tensor) -> T:
+        """Runs `work` after everything that the current stream was given until now.
+
+        Args:
+            reads: Tensors that `work` reads; they stay in memory until `join`.
         """
-        return self.run_after([self.mark()], work, *kept)
+        return self.run_after([self.record_current()], work, *reads)
 
     def run_after(
-        self, events: Iterable[torch.cuda.Event | None], work: Callable[[], T], *kept: torch.Tensor
+        self, events: Iterable[torch.cuda.Event | None], work: Callable[[], T], *reads: torch.Tensor
     ) -> T:
-        """Runs `work` after the events, and after what the lane was given before."""
+        """Runs `work` after the events, and after the earlier work of this side stream; see `run`."""
         if self._stream is None:
             return work()
-        self._kept.extend(kept)
+        self._alive.extend(reads)
         with torch.cuda.stream(self._stream):
             for event in events:
                 wait(event)
             return work()
 
-    def mark(self) -> torch.cuda.Event | None:
-        """An event that comes once all that the current stream was given is done."""
+    def record_current(self) -> torch.cuda.Event | None:
+        """An event that follows everything that the current stream was given until now."""
         return None if self._stream is None else torch.cuda.current_stream().record_event()
 
-    def done(self) -> torch.cuda.Event | None:
-        """An event that comes once all work until now is done."""
+    def record(self) -> torch.cuda.Event | None:
+        """An event that follows all work of this side stream until now."""
         return None if self._stream is None else self._stream.record_event()
 
     def join(self) -> None:
-        """Lets the current stream wait for all of it."""
+        """Makes the current stream wait for all work of this side stream."""
         if self._stream is not None:
             torch.cuda.current_stream().wait_stream(self._stream)
-            self._kept.clear()
+            self._alive.clear()
 
 
 def wait(event: torch.cuda.Event | None) -> None:
-    """Lets the current stream wait for an event, if there is one."""
+    """Makes the current stream wait for an event, if there is one."""
     if event is not None:
         torch.cuda.current_stream().wait_event(event)
 
 
-ROOM = 3
-"""Rounded weights and gradients each have room for so many of the largest group: with less, one stream waits
-for another's memory.
-"""
-_ALIGNED = 256  # elements
+_ALIGNMENT = 256  # elements
 
 
 @dataclass
-class _Request:
+class _Slot:
+    """A range of a ring buffer's elements, `last` excluded."""
+
+    first: int
+    last: int
+    event: torch.cuda.Event | None = None
+    """Follows the last reader."""
+
+    def overlaps(self, other: _Slot) -> bool:
+        return self.first < other.last and other.first < self.last
+
+
+class _RingBuffer:
+    """Memory that is handed out in slots, one after the other and then from the beginning again."""
+
+    def __init__(self, elements: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._memory = torch.empty(elements + _ALIGNMENT, dtype=dtype, device=device)
+        self._next = 0
+
+    def peek(self, elements: int) -> _Slot:
+        """The slot that would come next."""
+        first = self._next if self._next + elements <= len(self._memory) else 0
+        return _Slot(first, first + elements)
+
+    def take(self, slot: _Slot, columns: int) -> torch.Tensor:
+        """The slot that `peek` returned, as [rows, columns]."""
+        self._next = -(-slot.last // _ALIGNMENT) * _ALIGNMENT
+        return self._memory[slot.first : slot.last].view(-1, columns)
+
+    def reset(self) -> None:
+        """Starts from the beginning, so that every step gets the same slots."""
+        self._next = 0
+
+
+@dataclass
+class _WeightRequest:
     key: Hashable
     rows: int
     columns: int
@@ -81,52 +116,18 @@ class _Request:
 
 
 @dataclass
-class _Piece:
-    """A piece of a ring's memory, from the element `first` up to `last`."""
-
-    first: int
-    last: int
-    event: torch.cuda.Event | None = None
-
-    def overlaps(self, other: _Piece) -> bool:
-        return self.first < other.last and other.first < self.last
-
-
-class _Ring:
-    """Memory that is handed out in pieces, one after the other and round and round."""
-
-    def __init__(self, elements: int, dtype: torch.dtype, device: torch.device) -> None:
-        self._memory = torch.empty(elements + _ALIGNED, dtype=dtype, device=device)
-        self._next = 0
-
-    def peek(self, elements: int) -> _Piece:
-        """The piece that would come next."""
-        first = self._next if self._next + elements <= len(self._memory) else 0
-        return _Piece(first, first + elements)
-
-    def give(self, piece: _Piece, columns: int) -> torch.Tensor:
-        """What `peek` returned, as [rows, columns]."""
-        self._next = -(-piece.last // _ALIGNED) * _ALIGNED
-        return self._memory[piece.first : piece.last].view(-1, columns)
-
-    def rewind(self) -> None:
-        """Begins at the beginning again: every step is alike."""
-        self._next = 0
-
-
-@dataclass
-class _Made:
+class _RoundedWeight:
     out: torch.Tensor
     event: torch.cuda.Event | None
-    piece: _Piece
+    slot: _Slot
 
 
-class Weights:
-    """Rounded weights, made beside the products that use the ones before, as many ahead as there is room for.
+class WeightPrefetcher:
+    """Rounds weights in a side stream ahead of their use, as many as the ring buffer has room for.
 
-    Which weight comes next is learned in the first step: every step asks in the same order. One that is asked
-        for again while its values
-    are still there is not made again: nothing changes a weight before its last use in a step.
+    It learns the order of weights in the first step: every step asks in the same order. It does not round a
+    weight again while the last result is still in the buffer, because nothing changes a weight before its
+    last use in a step.
 
     Args:
         elements: Of the largest weight.
@@ -134,95 +135,99 @@ class Weights:
 
     def __init__(self, elements: int, dtype: torch.dtype, device: torch.device) -> None:
         self.dtype = dtype
-        self._lane = SideStream(device)
-        self._ring = _Ring(ROOM * elements, dtype, device)
-        self._order: list[_Request] = []
-        self._made: deque[_Made] = deque()
-        """From the weight in use on."""
-        self._intact: dict[Hashable, _Made] = {}
-        """By key, all whose values nothing overwrote yet."""
-        self._used: list[_Piece] = []
-        """Pieces whose readers were launched before the event."""
-        self._place = 0
+        self._stream = SideStream(device)
+        self._ring = _RingBuffer(RING_SLOTS * elements, dtype, device)
+        self._order: list[_WeightRequest] = []
+        self._ready: deque[_RoundedWeight] = deque()
+        """The weight in use and those after it."""
+        self._intact: dict[Hashable, _RoundedWeight] = {}
+        """All weights that nothing has overwritten yet, by key."""
+        self._released: list[_Slot] = []
+        """Slots whose readers were launched before their event."""
+        self._position = 0
 
-    def take(
+    def get(
         self, key: Hashable, rows: int, columns: int, write: Callable[[torch.Tensor], None]
     ) -> torch.Tensor:
         """The weight [rows, columns] that `write` fills in; valid until the next call.
 
         Args:
             key: The same in every step.
+
+        Raises:
+            RuntimeError: if the first step asked for another weight at this position.
         """
-        if self._place == len(self._order):
-            self._order.append(_Request(key, rows, columns, write))
-        if self._order[self._place].key != key:
+        if self._position == len(self._order):
+            self._order.append(_WeightRequest(key, rows, columns, write))
+        expected = self._order[self._position].key
+        if expected != key:
             raise RuntimeError(
-                f"weight {self._place} of the step is {key}, and was {self._order[self._place].key} in the first"
+                f"weight {self._position} of the step is {key}, and was {expected} in the first"
             )
-        if self._place:
-            used = self._made.popleft().piece
-            used.event = self._lane.mark()
-            self._used.append(used)
-        self._place += 1
-        while self._place - 1 + len(self._made) < len(self._order) and self._make():
+        if self._position:
+            slot = self._ready.popleft().slot
+            slot.event = self._stream.record_current()
+            self._released.append(slot)
+        self._position += 1
+        while self._position - 1 + len(self._ready) < len(self._order) and self._round_next():
             pass
-        wait(self._made[0].event)
-        return self._made[0].out
+        wait(self._ready[0].event)
+        return self._ready[0].out
 
-    def end_step(self) -> None:
-        """Belongs after the last `take` of a step."""
-        self._lane.join()
-        self._ring.rewind()
-        self._made.clear()
+    def reset(self) -> None:
+        """Ends a step, after its last `get`."""
+        self._stream.join()
+        self._ring.reset()
+        self._ready.clear()
         self._intact.clear()
-        self._used.clear()
-        self._place = 0
+        self._released.clear()
+        self._position = 0
 
-    def _make(self) -> bool:
-        """Launches the next weight, if there is room for it."""
-        request = self._order[self._place - 1 + len(self._made)]
+    def _round_next(self) -> bool:
+        """Launches the next weight's rounding; False if there is no room for it."""
+        request = self._order[self._position - 1 + len(self._ready)]
         if request.key not in self._intact:
-            piece = self._ring.peek(request.rows * request.columns)
-            if any(piece.overlaps(made.piece) for made in self._made):
+            slot = self._ring.peek(request.rows * request.columns)
+            if any(slot.overlaps(ready.slot) for ready in self._ready):
                 return False
-            out = self._ring.give(piece, request.columns)
-            events = [used.event for used in self._used if used.overlaps(piece)]
+            out = self._ring.take(slot, request.columns)
+            events = [released.event for released in self._released if released.overlaps(slot)]
             if not self._intact:  # the first of a step
-                events.append(self._lane.mark())
-            self._lane.run_after(events, lambda: request.write(out))
-            self._used = [used for used in self._used if not used.overlaps(piece)]
-            self._intact = {key: made for key, made in self._intact.items() if not made.piece.overlaps(piece)}
-            self._intact[request.key] = _Made(out, self._lane.done(), piece)
-        self._made.append(self._intact[request.key])
+                events.append(self._stream.record_current())
+            self._stream.run_after(events, lambda: request.write(out))
+            self._released = [released for released in self._released if not released.overlaps(slot)]
+            self._intact = {k: w for k, w in self._intact.items() if not w.slot.overlaps(slot)}
+            self._intact[request.key] = _RoundedWeight(out, self._stream.record(), slot)
+        self._ready.append(self._intact[request.key])
         return True
 
 
-class Gradients:
-    """Gradients of weights: some are filled while the updates of others run.
+class GradientBuffer:
+    """Memory for gradients of weights: some are computed while the updates from others run.
 
     Args:
-        elements: Of the largest group of weights.
-        lane: Where the updates run.
+        elements: Of the largest weight.
+        updates: Where the updates run.
     """
 
-    def __init__(self, elements: int, dtype: torch.dtype, device: torch.device, lane: SideStream) -> None:
-        self._ring = _Ring(ROOM * elements, dtype, device)
-        self._busy: list[_Piece] = []
-        self._lane = lane
+    def __init__(self, elements: int, dtype: torch.dtype, device: torch.device, updates: SideStream) -> None:
+        self._ring = _RingBuffer(RING_SLOTS * elements, dtype, device)
+        self._busy: list[_Slot] = []
+        self._updates = updates
 
     @contextmanager
     def use(self, rows: int, columns: int) -> Iterator[torch.Tensor]:
-        """[rows, columns] to write to; what the lane is given inside the context may read it."""
-        piece = self._ring.peek(rows * columns)
+        """[rows, columns] to write to; what the side stream is given inside the context may read it."""
+        slot = self._ring.peek(rows * columns)
         for other in self._busy:
-            if other.overlaps(piece):
+            if other.overlaps(slot):
                 wait(other.event)
-        self._busy = [other for other in self._busy if not other.overlaps(piece)]
-        yield self._ring.give(piece, columns)
-        piece.event = self._lane.done()
-        self._busy.append(piece)
+        self._busy = [other for other in self._busy if not other.overlaps(slot)]
+        yield self._ring.take(slot, columns)
+        slot.event = self._updates.record()
+        self._busy.append(slot)
 
-    def end_step(self) -> None:
-        """Belongs after the lane's `join`: no event of this step means anything to the next."""
-        self._ring.rewind()
+    def reset(self) -> None:
+        """Ends a step, after the side stream's `join`: no event of this step concerns the next."""
+        self._ring.reset()
         self._busy.clear()

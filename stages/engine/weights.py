@@ -1,6 +1,4 @@
-"""Weights of matrix products: rounded to NVFP4 into buffers that all layers share, updated the moment their
-gradient exists.
-"""
+"""Weights of matrix products: rounded to NVFP4 into a shared buffer, updated once their gradient exists."""
 
 from __future__ import annotations
 
@@ -11,21 +9,22 @@ from torch.nn import functional as F
 
 from stages.contract import ScaleRule
 from stages.engine import ops
-from stages.engine.streams import Gradients, Weights
-from stages.nvfp4.codec import BLOCK, ScaleFormat, fake_quantize
+from stages.engine.streams import GradientBuffer, WeightPrefetcher
+from stages.nvfp4.codec import BLOCK, ScaleFormat
+from stages.nvfp4.fake_quantize import fake_quantize, has_kernel
 from stages.nvfp4.linear import Linear
 
-Update = Callable[[str, torch.Tensor, torch.Tensor, int, torch.Tensor | None], None]
-"""(name, master, gradient, first, sums): updates the master's elements from `first` on; see
-`stages.optim.adamw.AdamW.update`. `sums` are those of squares of the gradient's parts, if they are known.
+UpdateFunction = Callable[[str, torch.Tensor, torch.Tensor, int, torch.Tensor | None], None]
+"""(name, master, gradient, first, square_sums): updates the master's elements from `first` on; see
+`stages.optim.adamw.AdamW.update`. `square_sums` are the sums of squares of the gradient's parts, if known.
 """
 
 
-class Rounded:
-    """One master and the scales of its NVFP4 rounding, which are searched for once a step.
+class QuantizedWeight:
+    """A master and the scales of its NVFP4 rounding, which are searched for once a step.
 
-    The masters are read again for the backward pass: with known scales that takes as long as a copy, and a
-    byte for 16 weights in memory where stored codes would take nine.
+    The backward pass rounds the master again: with known scales that is as fast as a copy, and takes one byte
+    for 16 weights, where stored codes would take nine.
 
     Args:
         master: [out, in].
@@ -34,37 +33,33 @@ class Rounded:
     def __init__(self, master: torch.Tensor, rule: ScaleRule | None, scale_format: ScaleFormat) -> None:
         self.master = master
         self._rule, self._format = rule, scale_format
-        words = self.master.is_cuda and self.master.dtype == torch.bfloat16
-        one_pass = (
-            words and self._rule in (ScaleRule.AMAX, ScaleRule.SEARCH) and self._format is ScaleFormat.E4M3
-        )
-        blocks = self.master.numel() // BLOCK
-        self._scales = torch.empty(blocks, dtype=torch.uint8, device=self.master.device) if one_pass else None
-        self._known: set[int] = set()
+        self._scales: torch.Tensor | None = None
+        if has_kernel(master, rule, scale_format):
+            self._scales = torch.empty(master.numel() // BLOCK, dtype=torch.uint8, device=master.device)
+        self._valid_scales: set[int] = set()
 
     def write(self, out: torch.Tensor, first: int = 0) -> None:
         """Writes the effective weight of the rows from `first` on, as many as `out` [rows, in] has."""
-        rows = slice(first, first + len(out))
-        master = self.master[rows]
+        master = self.master[first : first + len(out)]
         if self._rule is None:
             out.copy_(master)
         elif self._scales is None:
             out.copy_(fake_quantize(master, self._rule, out.dtype, self._format))
         else:
-            from stages.nvfp4.fused import round_into
+            from stages.nvfp4.rounding_kernels import round_into  # Triton comes with CUDA builds only
 
             per_row = master.shape[1] // BLOCK
-            scales = self._scales[rows.start * per_row : rows.stop * per_row]
-            round_into(master, out, scales, rule=self._rule, known=first in self._known)
-            self._known.add(first)
+            scales = self._scales[first * per_row : (first + len(out)) * per_row]
+            round_into(master, out, scales, rule=self._rule, reuse_scales=first in self._valid_scales)
+            self._valid_scales.add(first)
 
-    def changed(self, first: int = 0) -> None:
-        """Says that the rows from `first` on were updated."""
-        self._known.discard(first)
+    def invalidate_scales(self, first: int = 0) -> None:
+        """Belongs after an update of the rows from `first` on."""
+        self._valid_scales.discard(first)
 
 
-class Group:
-    """Linear layers with one input, multiplied as one. Their masters become parts of one matrix.
+class FusedProjection:
+    """Linear layers with the same input, multiplied as one. Their masters become parts of one matrix.
 
     Args:
         linears: Layers by parameter name, of one input width.
@@ -75,45 +70,39 @@ class Group:
         self,
         linears: dict[str, Linear],
         trained: set[str],
-        weights: Weights,
-        gradients: Gradients,
-        update: Update,
+        weights: WeightPrefetcher,
+        gradients: GradientBuffer,
+        update: UpdateFunction,
     ) -> None:
         first = next(iter(linears.values()))
-        whole = (
-            first.weight.data
-            if len(linears) == 1
-            else torch.cat([linear.weight.data for linear in linears.values()])
-        )
+        fused = first.weight.data
+        if len(linears) > 1:
+            fused = torch.cat([linear.weight.data for linear in linears.values()])
         self._masters, start = {}, 0
         for name, linear in linears.items():
-            linear.weight.data = self._masters[name] = whole[start : start + len(linear.weight)]
+            linear.weight.data = self._masters[name] = fused[start : start + len(linear.weight)]
             start += len(linear.weight)
-        self._rounded = Rounded(whole, first.rule, first.scale_format)
+        self._quantized = QuantizedWeight(fused, first.rule, first.scale_format)
         self._trained = trained & set(linears)
         self._weights, self._gradients, self._update = weights, gradients, update
-        self._name = next(iter(linears))
+        self._key = next(iter(linears))
 
     def _weight(self) -> torch.Tensor:
-        rows, columns = self._rounded.master.shape
-        return self._weights.take(self._name, rows, columns, self._rounded.write)
+        rows, columns = self._quantized.master.shape
+        return self._weights.get(self._key, rows, columns, self._quantized.write)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[n, in] to [n, sum of out]."""
         return F.linear(x, self._weight())
 
-    def add_forward(self, residual: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """`residual` [n, sum of out] + `forward`."""
-        return residual + F.linear(x, self._weight())
-
     def input_grad(self, grad: torch.Tensor) -> torch.Tensor:
-        """Gradient of the input [n, in] from that of the output. Belongs before `learn`."""
+        """Gradient of the input [n, in] from that of the output. Belongs before `update`."""
         return grad @ self._weight()
 
-    def learn(self, grad: torch.Tensor, x: torch.Tensor) -> None:
+    def update(self, grad: torch.Tensor, x: torch.Tensor) -> None:
         """Updates the masters from the gradient of the output and the input [n, in].
 
-        One product for each master: its update may begin while the next one is made.
+        One product for each master, so that its update runs while the next one is computed.
         """
         start = 0
         for name, master in self._masters.items():
@@ -121,11 +110,11 @@ class Group:
             if name in self._trained:
                 with self._gradients.use(*master.shape) as out:
                     self._update(name, master, out, 0, ops.weight_grad(grad[:, start:stop], x, out))
-                self._rounded.changed()
+                self._quantized.invalidate_scales()
             start = stop
 
     def backward(self, grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """`input_grad`, then `learn`."""
-        back = self.input_grad(grad)
-        self.learn(grad, x)
-        return back
+        """`input_grad`, then `update`."""
+        input_grad = self.input_grad(grad)
+        self.update(grad, x)
+        return input_grad

@@ -1,1 +1,1 @@
-"""Peak memory of a training as arithmetic, before anything is loaded. No torch. Uses the contract."""
+"""Peak memory of a training as arithmetic, without torch. Uses `contract`, and `weights` for entry names."""

@@ -1,7 +1,6 @@
-"""Peak memory of a training before anything is loaded, and what fits a limit. `python -m stages.estimate
-CONFIG --batch 8 …`
+"""The command `python -m stages.estimate CONFIG --batch 8 …`: peak memory of a training, what fits a limit.
 
-What is counted, and how, stands in `stages.memory.model`. Needs no torch.
+`stages.memory.model` says what is counted. No torch.
 """
 
 from __future__ import annotations
@@ -23,119 +22,99 @@ _HEAD = "lm_head.weight"
 def fitting(shape: Shape, options: Options, limit_gb: float) -> list[tuple[str, Options, Estimate]]:
     """Changes of the options that stay under a limit (GiB), the mildest first.
 
-    Checkpointing; what leads to the engine (CUDA) or lightens the plain path; smaller batches (engine); fewer
-    layers. Each is in the words of a recipe, `gradient_checkpointing=true batch_size=4`, or `as asked`.
+    In this order: checkpointing; settings that allow the engine (CUDA) or lighten the plain path; smaller
+    batches (engine); fewer layers. Each is named by its recipe settings, `gradient_checkpointing=true
+    batch_size=4`, or `as asked` if nothing changes.
     """
     out: list[tuple[str, Options, Estimate]] = []
     for change in _candidates(shape, options):
         changed = replace(options, **change.options)
         found = estimate(shape, changed)
         if found.peak + found.slack <= limit_gb * GIB:
-            out.append((" ".join(change.words) or "as asked", changed, found))
+            out.append((" ".join(change.settings) or "as asked", changed, found))
     return out
 
 
 @dataclass(frozen=True)
 class _Change:
-    """Options that change, and the recipe's words for it."""
+    """Options that change, and the recipe settings that change them."""
 
     options: dict[str, Any] = field(default_factory=dict)
-    words: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
 
-    def and_(self, word: str, **options: Any) -> _Change:
-        return _Change(self.options | options, (*self.words, word))
+    def with_option(self, setting: str, **options: Any) -> _Change:
+        return _Change(self.options | options, (*self.settings, setting))
 
 
 def _candidates(shape: Shape, options: Options) -> list[_Change]:
-    asked = light = _Change()
+    as_asked = light = _Change()
     if options.grad_accum > 1:
-        light = light.and_("grad_accum=1", grad_accum=1)
+        light = light.with_option("grad_accum=1", grad_accum=1)
     if options.optimizer_state_mode is not OptimizerStateMode.INT8:
-        light = light.and_("optimizer_state_mode=int8", optimizer_state_mode=OptimizerStateMode.INT8)
+        light = light.with_option("optimizer_state_mode=int8", optimizer_state_mode=OptimizerStateMode.INT8)
     if options.loss is not LossKind.CE and options.device == "cuda":
-        light = light.and_("loss=ce", loss=LossKind.CE)
-    out = [asked] + ([light] if light.words else [])
-    small = light
+        light = light.with_option("loss=ce", loss=LossKind.CE)
+    out = [as_asked] + ([light] if light.settings else [])
+    smallest = light
     if not options.checkpointing:
-        out += [c.and_("gradient_checkpointing=true", checkpointing=True) for c in out]
-        small = out[-1]
-    engine = replace(options, **small.options).path is TrainingPath.ENGINE
+        out += [c.with_option("gradient_checkpointing=true", checkpointing=True) for c in out]
+        smallest = out[-1]
+    engine = replace(options, **smallest.options).path is TrainingPath.ENGINE
     batch = options.batch // 2
     while batch and engine:
-        out.append(small.and_(f"batch_size={batch}", batch=batch))
+        out.append(smallest.with_option(f"batch_size={batch}", batch=batch))
         batch //= 2
     if engine and options.batch > 1:
-        small = out[-1]
-    fewer = [
-        n
-        for n in (shape.layers // 2, shape.layers // 4, 1)
-        if 0 < n < (options.train_last_layers or shape.layers)
-    ]
-    return out + [small.and_(f"train_last_layers={n}", train_last_layers=n) for n in dict.fromkeys(fewer)]
+        smallest = out[-1]
+    most = options.train_last_layers or shape.layers
+    fewer = dict.fromkeys(n for n in (shape.layers // 2, shape.layers // 4, 1) if 0 < n < most)
+    return out + [smallest.with_option(f"train_last_layers={n}", train_last_layers=n) for n in fewer]
 
 
 def table(found: Estimate) -> str:
     """The figures as aligned text."""
     report = found.report()
     lines = ["at least 至少:"] if found.lower_bound else []
-    lines += [
-        f"{'parameters':<22}{found.parameters:>14,}",
-        f"{'bytes a parameter':<22}{report['bytes_per_parameter']:>14.3f}",
-    ]
-    lines += [
-        f"{key.removesuffix('_gib'):<22}{value:>10.3f} GiB"
-        for key, value in report.items()
-        if key.endswith("_gib")
-    ]
+    lines.append(f"{'parameters':<22}{found.parameters:>14,}")
+    lines.append(f"{'bytes a parameter':<22}{report['bytes_per_parameter']:>14.3f}")
+    for key, value in report.items():
+        if key.endswith("_gib"):
+            lines.append(f"{key.removesuffix('_gib'):<22}{value:>10.3f} GiB")
     return "\n".join(lines) + "\n"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Peak memory of a training, before anything is loaded.")
-    parser.add_argument("config", type=Path, help="a config.json or its folder")
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--seq-len", type=int, default=192)
-    parser.add_argument("--train-last-layers", type=int, default=0)
-    parser.add_argument("--checkpointing", action="store_true")
-    parser.add_argument(
-        "--steps", type=int, default=2, help="optimizer steps; a single one may need less on a CPU"
-    )
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--grad-accum", type=int, default=1)
-    parser.add_argument(
-        "--optimizer-state-mode", type=OptimizerStateMode, choices=list(OptimizerStateMode), default="int8"
-    )
-    parser.add_argument("--loss", type=LossKind, choices=list(LossKind), default="ce")
-    parser.add_argument("--compute-dtype", type=ComputeDtype, choices=list(ComputeDtype), default="auto")
-    parser.add_argument(
-        "--rounding",
-        type=Rounding,
-        choices=list(Rounding),
-        default="stochastic",
-        help="fp32 doubles the masters",
-    )
-    parser.add_argument(
-        "--path",
-        choices=("auto", *TrainingPath),
-        default="auto",
-        help="auto: the one that these options lead to",
-    )
-    parser.add_argument(
-        "--head",
-        choices=("config", "tied", "own"),
-        default="config",
-        help="whether the weight file has a head of its own",
-    )
-    parser.add_argument(
-        "--weight", type=Path, help="the weight file itself: it says whether it has a head of its own"
-    )
-    parser.add_argument("--limit-gb", type=float, default=0.0, help="name the mildest recipe that fits (GiB)")
-    parser.add_argument("--json", action="store_true")
+    add = parser.add_argument
+    add("config", type=Path, help="a config.json or its folder")
+    add("--batch", type=int, default=16)
+    add("--seq-len", type=int, default=192)
+    add("--train-last-layers", type=int, default=0)
+    add("--checkpointing", action="store_true")
+    add("--steps", type=int, default=2, help="optimizer steps; a single one may need less on a CPU")
+    add("--device", choices=("cuda", "cpu"), default="cuda")
+    add("--grad-accum", type=int, default=1)
+    add("--optimizer-state-mode", type=OptimizerStateMode, choices=list(OptimizerStateMode), default="int8")
+    add("--loss", type=LossKind, choices=list(LossKind), default="ce")
+    add("--compute-dtype", type=ComputeDtype, choices=list(ComputeDtype), default="auto")
+    rounding_help = "fp32 doubles the masters"
+    add("--rounding", type=Rounding, choices=list(Rounding), default="stochastic", help=rounding_help)
+    path_help = "auto: the one that these options lead to"
+    add("--path", choices=("auto", *TrainingPath), default="auto", help=path_help)
+    head_help = "whether the weight file has a head of its own"
+    add("--head", choices=("config", "tied", "own"), default="config", help=head_help)
+    add("--weight", type=Path, help="the weight file itself: it says whether it has a head of its own")
+    add("--limit-gb", type=float, default=0.0, help="name the mildest recipe that fits (GiB)")
+    add("--json", action="store_true")
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line; exit code 1 if a limit is given and nothing fits it, 2 if the model cannot be read."""
+    """The command line.
+
+    Returns:
+        1 if a limit is given and nothing fits it, 2 if the model cannot be read, else 0.
+    """
     a = _parser().parse_args(argv)
     path = a.config / "config.json" if a.config.is_dir() else a.config
     try:
@@ -147,30 +126,22 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     tied = tied if a.head == "config" else a.head == "tied"
     options = Options(
-        a.batch, a.seq_len, tied, a.checkpointing, a.train_last_layers, a.steps, a.device, a.grad_accum, a.optimizer_state_mode, a.loss,
-        a.compute_dtype, a.rounding,
+        a.batch, a.seq_len, tied, a.checkpointing, a.train_last_layers, a.steps, a.device, a.grad_accum,
+        a.optimizer_state_mode, a.loss, a.compute_dtype, a.rounding,
     )  # fmt: skip
     chosen = options.path if a.path == "auto" else TrainingPath(a.path)
     found = estimate(shape, options, chosen)
     fits = fitting(shape, options, a.limit_gb) if a.limit_gb else []
     if a.json:
-        record: dict[str, object] = {
-            "options": asdict(options),
-            "path": chosen,
-            "plain_because": options.plain_because,
-        }
-        record |= {"lower_bound": found.lower_bound, **found.report()}
+        record: dict[str, object] = {"options": asdict(options), "path": chosen}
+        record |= {"plain_because": options.plain_path_settings, "lower_bound": found.lower_bound}
+        record |= found.report()
         if a.limit_gb:
             record |= {"limit_gib": a.limit_gb, "fits": fits[0][0] if fits else None}
         sys.stdout.write(json.dumps(record, indent=1) + "\n")
     else:
         sys.stdout.write(table(found))
         if a.limit_gb:
-            sys.stdout.write(
-                f"under {a.limit_gb:g} GiB: {fits[0][0] if fits else 'nothing that this model can be trained with'}\n"
-            )
+            fit = fits[0][0] if fits else "nothing that this model can be trained with"
+            sys.stdout.write(f"under {a.limit_gb:g} GiB: {fit}\n")
     return 1 if a.limit_gb and not fits else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,1 +1,1 @@
-"""NVFP4 weights: E2M1 codes with one E4M3 scale for every 16 columns."""
+"""NVFP4 weights: 4-bit codes with one E4M3 scale for every 16 columns. Uses `contract`."""

@@ -1,4 +1,4 @@
-"""NVFP4 in plain PyTorch: the reference for every device, worked through in pieces that stay in the cache.
+"""NVFP4 in plain PyTorch: the reference for every device, computed in chunks that stay in the CPU's cache.
 
 A weight [out, in] is cut into blocks of 16 columns. Each block has one scale; each value is an E2M1 code, 0
 to 7 for 0, 0.5, 1, 1.5, 2, 3, 4, 6, with bit 3 as the sign (OCP Microscaling Formats 1.0, section 5.3.3).
@@ -10,28 +10,28 @@ float16 or float32 values.
 
 Rules for the scale of a block (`stages.contract.ScaleRule`):
 - `amax`: the largest magnitude over 6, rounded to the scale's format. The plain encoder.
-- `search`: the candidate with the smallest squared error; among equal errors the smallest scale. The four
-  candidates are amax/6, the E4M3 value after it, the one before it, and amax/4. Instead of the one before it,
-  amax/6 up to 4 × 2^-9 tries the second after it: there E4M3's steps are coarse and the one before it hardly
-  ever wins. A block that was decoded need not have 6 or 4 as its largest code, and with amax/6 alone it would
-  get another scale and other values. One with no code above 3 fits half its scale too, unless that half is no
-  E4M3 value; so blocks of whole multiples of 2^-10, none above 90 × 2^-10, that fit no candidate exactly also
-  try amax over 3, 2, 1.5, 1 and 0.5. Thus decode(encode(decode(b))) == decode(b) for all bytes b but NaN
-  scales. Float scales, of which there are no few neighbours, try amax over 6, 4, 3, 2, 1.5, 1 and 0.5. Errors
-  under E4M3 scales are compared in BF16 (`_bf16_error`), two for the price of one on a GPU: there choosing
-  costs arithmetic, not memory. What the rounded values are off by is the same as with errors in float32,
-  within a hundred-thousandth.
+- `search`: the candidate with the smallest squared error; among equal errors the smallest scale.
+  With E4M3 scales the four candidates are amax/6, the E4M3 values before and after it, and amax/4. Up to
+  4 × 2^-9, where E4M3's steps are coarse and the value before hardly ever wins, the second value after amax/6
+  takes its place. The largest code of a decoded block need not be 6 or 4: with amax/6 alone the block would
+  get another scale and other values. A block with no code above 3 also fits half its scale, unless that half
+  is not an E4M3 value. Therefore blocks of integer multiples of 2^-10, up to 90 × 2^-10, that fit no
+  candidate exactly also try amax over 3, 2, 1.5, 1 and 0.5. Thus decode(encode(decode(b))) == decode(b) for
+  all bytes b except NaN scales.
+  With float scales the candidates are amax over 6, 4, 3, 2, 1.5, 1 and 0.5.
+  Errors under E4M3 scales are compared in BF16 (`_bf16_error`), because a GPU computes two of them at once
+  and arithmetic, not memory, bounds the search there. The error of the rounded values is within a
+  hundred-thousandth of that of a search in float32.
 - `fsharp`: max(amax/6, 1e-6) in float32 and the first nearest of the 16 values, as the user's F# fallback
-  defines it. Stored in a narrower format the scale is rounded first, and the codes are the nearest under the
-  scale that is stored.
-An E4M3 scale is never smaller than 2^-9, its smallest positive value, so that a tiny block gives no division
-by zero.
+  defines it. A narrower scale format rounds the scale first; the codes are the nearest under the stored
+  scale.
+An E4M3 scale is never smaller than 2^-9, its smallest positive value, so that a tiny block does not divide by
+zero.
 
-Bytes are another matter than values: different bundles decode to the same numbers (an all-zero block has one
-for every scale), so no function of the values alone gives all of them back. `encode_onto` does, because it
-sees what was stored. Scale bytes 0x7F and 0xFF are NaN: no value follows from them, and reading refuses them.
-A negative scale is a number: it is read as its definition says, and encoding again gives the positive scale
-with the signs in the codes.
+Equal values do not mean equal bytes: different bundles decode to the same numbers (an all-zero block has one
+for every scale), so no function of the values alone returns all of them. `encode_onto` does, because it reads
+the stored bundle. Scale bytes 0x7F and 0xFF are NaN, and readers refuse them. A negative scale is valid:
+encoding again gives the positive scale with the signs in the codes.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 E4M3_SMALLEST = 2.0**-9
 E4M3_LARGEST = 448.0
 _E4M3_LAST = 0x7E
-_ROUNDER = 1.5 * 2.0**23  # added and taken away again, it rounds a float32 to a whole number, ties to even
-_PIECE = 1 << 16  # elements worked on at a time on a CPU: 256 KiB of float32
+_ROUNDER = 1.5 * 2.0**23  # adding and subtracting it rounds a float32 to an integer, ties to even
+_CPU_CHUNK = 1 << 16  # elements worked on at a time on a CPU: 256 KiB of float32
 
 
 class ScaleFormat(Enum):
@@ -84,8 +84,9 @@ def round_e2m1(x: torch.Tensor) -> torch.Tensor:
 
 
 def decode(bundle: Bundle, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Values [out, in] of an encoded weight. Exact in BF16 for E4M3 scales: a code has 2 significant bits, a
-    scale 4.
+    """Values [out, in] of an encoded weight.
+
+    Exact in BF16 for E4M3 scales: a code has 2 significant bits, a scale 4.
     """
     table = torch.tensor(
         [*E2M1_VALUES, *(-v for v in E2M1_VALUES)], dtype=torch.float32, device=bundle.codes.device
@@ -107,27 +108,28 @@ def encode(weight: torch.Tensor, rule: ScaleRule, scale_format: ScaleFormat = Sc
     Raises:
         ValueError: if the shape does not fit or a value is not finite.
     """
-    _check(weight)
+    check_shape(weight)
     rows, columns = weight.shape
     codes = torch.empty(rows, columns // 2, dtype=torch.uint8, device=weight.device)
     scales = torch.empty(rows, columns // BLOCK, dtype=scale_format.value, device=weight.device)
     flat_codes, flat_scales = codes.view(-1, BLOCK // 2), scales.view(-1)
-    for piece, blocks in _pieces(weight):
+    for chunk, blocks in _chunks(weight):
         scale, rounded = _quantize(blocks, rule, scale_format)
         if not bool(torch.isfinite(blocks).all()):
             raise ValueError("weight holds NaN or infinity: NVFP4 has neither")
-        flat_codes[piece] = _pack(rounded)
-        flat_scales[piece] = scale.squeeze(1).to(scale_format.value)
+        flat_codes[chunk] = _pack(rounded)
+        flat_scales[chunk] = scale.squeeze(1).to(scale_format.value)
     return Bundle(codes, scales)
 
 
 def encode_onto(stored: Bundle, weight: torch.Tensor, rule: ScaleRule) -> Bundle:
-    """Encodes a weight whose unchanged blocks keep their stored bytes: `encode_onto(b, decode(b), rule)` is b
-    for every bundle.
+    """Encodes a weight; blocks that did not change keep their stored bytes.
+
+    `encode_onto(b, decode(b), rule)` is b for every bundle b.
 
     Args:
-        stored: What `weight` was decoded from, before it was trained, on the same device. Its scales set the
-            format.
+        stored: The bundle that `weight` was decoded from before training, on the same device. Its scales set
+            the format.
         weight: [out, in]. A block is unchanged if it equals the stored values rounded to this dtype.
     """
     new = encode(weight, rule, ScaleFormat(stored.scales.dtype))
@@ -138,44 +140,34 @@ def encode_onto(stored: Bundle, weight: torch.Tensor, rule: ScaleRule) -> Bundle
     return Bundle(codes, scales)
 
 
-def fake_quantize(
+def fake_quantize_reference(
     weight: torch.Tensor, rule: ScaleRule, dtype: torch.dtype, scale_format: ScaleFormat = ScaleFormat.E4M3
 ) -> torch.Tensor:
-    """`decode(encode(weight))` without making the codes: [out, in] in `dtype`. NaN stays NaN, for the loss to
-    show it.
-    """
-    _check(weight)
-    if (
-        weight.is_cuda
-        and weight.dtype == torch.bfloat16
-        and rule is not ScaleRule.FSHARP
-        and scale_format is ScaleFormat.E4M3
-    ):
-        from stages.nvfp4.fused import fake_quantize_fused  # Triton comes with CUDA builds only
-
-        return fake_quantize_fused(weight, rule, dtype)
+    """`decode(encode(weight))` without the codes: [out, in] in `dtype`. NaN stays NaN, seen in the loss."""
+    check_shape(weight)
     out = torch.empty(weight.shape, dtype=dtype, device=weight.device)
     flat = out.view(-1, BLOCK)
-    for piece, blocks in _pieces(weight):
+    for chunk, blocks in _chunks(weight):
         scale, rounded = _quantize(blocks, rule, scale_format)
-        flat[piece] = rounded.mul_(scale).to(dtype)
+        flat[chunk] = rounded.mul_(scale).to(dtype)
     return out
 
 
-def _check(weight: torch.Tensor) -> None:
+def check_shape(weight: torch.Tensor) -> None:
+    """Raises ValueError unless a weight is [out, in] with whole blocks of columns."""
     if weight.ndim != 2 or weight.shape[1] % BLOCK:
         raise ValueError(
             f"weight of shape {list(weight.shape)}: NVFP4 needs [out, in] with in a multiple of {BLOCK}"
         )
 
 
-def _pieces(weight: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+def _chunks(weight: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
     """Yields (slice of blocks, float32 blocks [n, 16])."""
     blocks = weight.detach().contiguous().view(-1, BLOCK)
-    step = _PIECE // BLOCK if weight.device.type == "cpu" else 1 << 24
+    step = _CPU_CHUNK // BLOCK if weight.device.type == "cpu" else 1 << 24
     for start in range(0, len(blocks), step):
-        piece = slice(start, start + step)
-        yield piece, blocks[piece].float()
+        chunk = slice(start, start + step)
+        yield chunk, blocks[chunk].float()
 
 
 def _quantize(
@@ -229,7 +221,7 @@ def _search(blocks: torch.Tensor, amax: torch.Tensor, scale_format: ScaleFormat)
 
 
 def _whole(x: torch.Tensor) -> torch.Tensor:
-    """Whether values are whole multiples of 2^-10."""
+    """Whether values are integer multiples of 2^-10."""
     return (x * 1024).frac_() == 0
 
 
@@ -238,8 +230,11 @@ def _smallest_error(
     candidates: Iterable[torch.Tensor],
     measure: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """For blocks [16, n] the scale [n] of the smallest error among candidates [n], and the error; of equal
-    ones the smallest scale.
+    """The scale [n] with the smallest error for each of the blocks [16, n], and that error.
+
+    Args:
+        candidates: Scales [n]; among equal errors the smallest scale wins.
+        measure: Returns the errors [n] of blocks under scales.
     """
     best = error = torch.zeros(0)
     for scale in candidates:
@@ -253,7 +248,7 @@ def _smallest_error(
 
 
 def _difference(magnitudes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """What float32 magnitudes [16, n] are off by: `round_e2m1` in place, without signs."""
+    """Rounding errors of float32 magnitudes [16, n]: `round_e2m1` in place, without signs."""
     y = magnitudes / scale
     power = torch.bitwise_and(y.view(torch.int32), 0x7F800000).view(torch.float32)
     power.clamp_(1.0, 4.0).mul_(0.5 * _ROUNDER)
@@ -265,14 +260,15 @@ def _float_error(magnitudes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
 
 
 def _bf16_error(magnitudes: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Every square and sum is rounded to BF16, but for the last sum, of even and odd columns."""
+    """Rounds every square and sum to BF16, except the last sum, of even and odd columns."""
     evens, odds = _sum_pairs(_difference(magnitudes, scale).bfloat16().square_().view(8, 2, -1)).float()
     return evens + odds
 
 
 def _sum_pairs(x: torch.Tensor) -> torch.Tensor:
-    """Sums [2^k, ...] over the first axis, neighbours first: a fixed order, so that every device finds the
-    same smallest error.
+    """Sums [2^k, ...] over the first axis, neighbours first.
+
+    The order is fixed, so that every device finds the same smallest error.
     """
     while len(x) > 1:
         x = x[0::2] + x[1::2]

@@ -1,4 +1,4 @@
-"""A linear layer whose forward weight is the NVFP4 rounding of its master, with a straight-through gradient."""
+"""A linear layer that multiplies by the NVFP4 rounding of its master; its gradient is straight-through."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from stages.contract import ScaleRule
-from stages.nvfp4.codec import ScaleFormat, fake_quantize
+from stages.nvfp4.codec import ScaleFormat
+from stages.nvfp4.fake_quantize import fake_quantize
 
 
 class _StraightThrough(torch.autograd.Function):
@@ -28,7 +29,7 @@ class _StraightThrough(torch.autograd.Function):
 class Linear(nn.Module):
     """`x @ w.T` without bias, where w is the weight itself (`rule` None) or its NVFP4 rounding by `rule`.
 
-    Without a gradient the rounded weight is kept until the weight changes, so that decoding token by token
+    Without a gradient the rounded weight is cached until the weight changes, so that decoding token by token
     rounds once.
     """
 
@@ -37,23 +38,23 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(out_features, in_features))
         self.rule: ScaleRule | None = None
         self.scale_format = ScaleFormat.E4M3
-        self._kept: tuple[tuple[int, torch.dtype], torch.Tensor] | None = None
+        self._cached: tuple[tuple[int, torch.dtype], torch.Tensor] | None = None
 
     def effective_weight(self, dtype: torch.dtype) -> torch.Tensor:
         """The weight [out, in] that the matrix product uses, in `dtype`."""
         if self.rule is None:
             return self.weight.to(dtype)
         if torch.is_grad_enabled() and self.weight.requires_grad:
-            self._kept = None
+            self._cached = None
             return _StraightThrough.apply(self.weight, self.rule, dtype, self.scale_format)
         key = (self.weight._version, dtype)
-        if self._kept is None or self._kept[0] != key:
-            self._kept = (key, fake_quantize(self.weight, self.rule, dtype, self.scale_format))
-        return self._kept[1]
+        if self._cached is None or self._cached[0] != key:
+            self._cached = (key, fake_quantize(self.weight, self.rule, dtype, self.scale_format))
+        return self._cached[1]
 
-    def forget(self) -> None:
-        """Lets go of the rounded weight that was kept."""
-        self._kept = None
+    def clear_cache(self) -> None:
+        """Frees the cached rounded weight."""
+        self._cached = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[…, in] to […, out], in the dtype of `x`."""

@@ -1,1 +1,1 @@
-"""AdamW for BF16 masters: stochastic rounding, 8-bit states, clipping and updates that run inside backward."""
+"""AdamW on BF16 masters: 8-bit states, stochastic rounding, clipping, schedules. Uses `contract`."""

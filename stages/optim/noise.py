@@ -1,7 +1,7 @@
-"""Random bits as a pure function of (seed, step, tensor, element): the same on every device and in any order
-of work.
+"""Random bits as a pure function of (seed, step, tensor, element): the same on every device, in any order of
+work.
 
-The mixing function is `lowbias32` of Chris Wellons' hash prospector (public domain,
+The hash is `lowbias32` of Chris Wellons' hash prospector (public domain,
 https://github.com/skeeto/hash-prospector).
 """
 
@@ -19,7 +19,7 @@ def _signed(value: int) -> int:
 _FIRST, _SECOND = _signed(0x7FEB352D), _signed(0x846CA68B)
 
 
-def mix(value: int) -> int:
+def hash32(value: int) -> int:
     """`lowbias32` of one 32-bit number."""
     value &= _MASK
     value = ((value ^ value >> 16) * 0x7FEB352D) & _MASK
@@ -29,11 +29,11 @@ def mix(value: int) -> int:
 
 def key_of(seed: int, step: int, tensor_index: int) -> int:
     """The 32-bit key of one tensor's update at one step."""
-    return mix(mix(mix(seed) ^ step) ^ tensor_index)
+    return hash32(hash32(hash32(seed) ^ step) ^ tensor_index)
 
 
 def random_bits(key: int, start: int, count: int, device: torch.device) -> torch.Tensor:
-    """int32 [count] of 32 random bits for the elements `start` to `start + count` of a tensor."""
+    """int32 [count]: 32 random bits for each of the elements `start` to `start + count` of a tensor."""
     bits = torch.arange(start, start + count, dtype=torch.int64, device=device).to(torch.int32)
     bits ^= _signed(key)
     bits ^= (bits >> 16) & 0xFFFF  # int32 shifts keep the sign: the mask makes them logical

@@ -1,4 +1,4 @@
-"""The learning rate of a step."""
+"""Factors on the learning rate: the schedule's, by step, and a parameter group's, by name."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from stages.contract import Schedule, TrainRequest
 
 
 def schedule_factor(step: int, request: TrainRequest) -> float:
-    """Factor on `lr` at `step` (1 is the first): linear warm-up, then the schedule down to `min_lr_ratio` at
-    the last step.
+    """The schedule's factor on `lr` at `step` (1 is the first).
+
+    It warms up linearly, then follows `schedule` down to `min_lr_ratio` at the last step.
     """
     if step <= request.warmup_steps:
         return step / request.warmup_steps
@@ -21,13 +22,11 @@ def schedule_factor(step: int, request: TrainRequest) -> float:
 
 
 def group_lr_factor(name: str, groups: dict[str, float]) -> float:
-    """Factor on the learning rate of a parameter: that of the longest prefix of its name among `groups`, else
-    1.
-    """
+    """A parameter group's factor on the learning rate: that of the longest prefix of `name`, else 1."""
     matching = [prefix for prefix in groups if name.startswith(prefix)]
     return groups[max(matching, key=len)] if matching else 1.0
 
 
 def unmatched_groups(names: list[str], groups: dict[str, float]) -> list[str]:
-    """Prefixes that no parameter name begins with: settings without an effect are problems."""
+    """Prefixes of `groups` that no parameter name begins with: they would have no effect."""
     return [prefix for prefix in groups if not any(name.startswith(prefix) for name in names)]

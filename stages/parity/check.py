@@ -110,7 +110,7 @@ def _recorded(layer: torch.nn.Module, index: int, values: Activations) -> Iterat
         for part in layer.modules():
             if isinstance(part, Linear):
                 # Keeps one layer's rounded weights at a time: all of them are another model in memory.
-                part.forget()
+                part.clear_cache()
 
     hooks = [
         layer.post_attention_layernorm.register_forward_pre_hook(after_attention),

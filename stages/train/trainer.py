@@ -12,9 +12,10 @@ from torch.nn import functional as F
 
 from stages.contract import ExitCode, LossKind, Phase, TrainRequest
 from stages.contract.signals import StopSignals
-from stages.engine.engine import Engine, why_not
-from stages.optim.adamw import AdamWSettings, make_optimizer
+from stages.engine.engine import Engine, plain_path_reason
+from stages.optim.adamw import AdamWSettings
 from stages.optim.clip import RunningClip
+from stages.optim.factory import make_optimizer
 from stages.optim.schedule import group_lr_factor, schedule_factor
 from stages.process.process import Reporter, StageError
 from stages.qwen3.batches import Batch, EncodedRow, collate, row_order
@@ -96,7 +97,7 @@ class Trainer:
         """The full-size engine where the request allows it; None is the plain path, with a note of why on a
         GPU.
         """
-        reason = why_not(self.request, self.device)
+        reason = plain_path_reason(self.request, self.device)
         if not reason:
             return Engine(self.model, names, self.optimizer, self.request, self.reporter.note)
         if self.device.type == "cuda":

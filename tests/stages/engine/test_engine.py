@@ -1,100 +1,20 @@
-"""The engine's hand-written step against the plain path, which autograd differentiates: in float32 on a CPU."""
+"""The engine's step against the plain path with autograd, on a CPU; captured and eager, on a GPU."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from stages.contract import DataSource, OptimizerStateMode, Rounding, ScaleRule, TrainRequest
-from stages.engine.engine import Engine, why_not
-from stages.engine.head import piece_names, piece_rows
+from stages.contract import LossKind, OptimizerStateMode, Rounding
+from stages.engine.engine import Engine, largest_weight, plain_path_reason
+from stages.engine.head import chunk_names
 from stages.optim.adamw import AdamW, AdamWSettings
 from stages.optim.clip import RunningClip
+from stages.optim.factory import make_optimizer
 from stages.optim.schedule import group_lr_factor
 from stages.qwen3.batches import Batch
-from stages.qwen3.config import Qwen3Config
-from stages.qwen3.model import Qwen3
 from stages.train.trainer import trainable_names
-from tests.recipes import PLAIN
-
-
-def tiny_model(tied: bool, *, seed: int = 0, vocab: int = 300, dtype: torch.dtype = torch.float32) -> Qwen3:
-    """Two layers with grouped queries and random weights; norms differ from 1 so that their gradients count."""
-    torch.manual_seed(seed)
-    config = Qwen3Config(vocab, 48, 80, 3, 4, 2, 16, 1e4, 1e-6, 256, tied, 2, 1)
-    model = Qwen3(config, tied)
-    for name, parameter in model.named_parameters():
-        parameter.data.normal_(1.0 if "norm" in name else 0.0, 0.1)
-        parameter.data = parameter.data.to(dtype)
-    model.use_rule(ScaleRule.SEARCH)
-    return model
-
-
-def request_of(**changes: object) -> TrainRequest:
-    """A request whose files are never read."""
-    values: dict[str, object] = {
-        "data": [DataSource("x")],
-        "steps": 3,
-        "lr": 1e-2,
-        "batch_size": 4,
-        "seq_len": 32,
-    }
-    names = ("model_dir", "input_weight", "output_weight", "events", "result")
-    return TrainRequest(**{name: name for name in names}, **(PLAIN | values | changes))  # type: ignore[arg-type]
-
-
-def batch_of(seed: int, rows: int = 4, width: int = 21, vocab: int = 300) -> Batch:
-    """Random tokens, many of them alike; about half of the positions have targets."""
-    g = torch.Generator().manual_seed(seed)
-    ids = torch.randint(0, vocab, (rows, width), generator=g)
-    ids[:, ::3] = 7
-    where = torch.randperm(rows * width, generator=g)[: rows * width // 2].sort().values
-    return Batch(ids, where, torch.randint(0, vocab, where.shape, generator=g), rows * width)
-
-
-def plain_step(
-    model: Qwen3, names: list[str], optimizer: AdamW, clip: RunningClip, request: TrainRequest, batch: Batch
-) -> float:
-    """One step as `stages.train.trainer` does it, the updates after backward, in its order; vectors last, as
-    in the engine.
-    """
-    grads: list[tuple[str, torch.Tensor]] = []
-    parameters = dict(model.named_parameters())
-    handles = [
-        parameters[n].register_post_accumulate_grad_hook(lambda p, n=n: grads.append((n, p.grad.clone())))  # type: ignore[misc,union-attr]
-        for n in names
-    ]
-    logits = model.head(model.hidden(batch.ids).flatten(0, 1)[batch.where]).float()
-    loss = torch.nn.functional.cross_entropy(logits, batch.targets)
-    loss.backward()
-    for name, grad in grads:
-        if grad.ndim > 1:
-            optimizer.update(
-                name,
-                parameters[name].data,
-                grad,
-                group_lr_factor(name, request.lr_groups),
-                clip.factor(name, grad),
-            )
-    vectors = [(name, grad) for name, grad in grads if grad.ndim == 1]
-    if vectors:
-        factor = clip.vectors_factor(
-            {name: grad.numel() for name, grad in vectors}, torch.cat([grad for _, grad in vectors])
-        )
-        for name, grad in vectors:
-            optimizer.update(
-                name, parameters[name].data, grad, group_lr_factor(name, request.lr_groups), factor
-            )
-    for handle in handles:
-        handle.remove()
-    model.zero_grad(set_to_none=True)
-    return float(loss.detach())
-
-
-def settings(request: TrainRequest) -> AdamWSettings:
-    """Those of a request, with float32 states: an 8-bit code may tip on the last bit of a sum."""
-    return AdamWSettings(0.9, 0.999, 1e-8, 0.1, OptimizerStateMode.FP32, Rounding.FP32, 1024, request.seed)
-
+from tests.stages.engine.tiny import batch_of, plain_step, request_of, settings, tiny_model
 
 CASES = {
     "tied": (True, {}),
@@ -111,9 +31,9 @@ CASES = {
 def test_a_step_is_the_plain_paths(case: str) -> None:
     tied, changes = CASES[case]
     request = request_of(**({"clip_norm": 0.0} | changes))
-    # The running norm depends on the order in which gradients come, which is not quite autograd's.
+    # The running norm depends on the order of gradients, which is not quite autograd's.
     close = 2e-3 if request.clip_norm else 1e-5
-    # A clipped vocabulary in one piece: in several, the running norm sees the pieces one after the other.
+    # A clipped vocabulary in one chunk: in several, the running norm sees the chunks one after the other.
     vocab = 64 if request.clip_norm else 300
     models = [tiny_model(tied, vocab=vocab), tiny_model(tied, vocab=vocab)]
     names = trainable_names(models[0], request.train_last_layers)
@@ -141,18 +61,18 @@ def test_a_step_is_the_plain_paths(case: str) -> None:
         assert float(off.detach()) <= (0.1 if request.clip_norm else 0.01) * float(moved.detach()), name
 
 
-def test_pieces_of_the_vocabulary_change_nothing() -> None:
+def test_chunks_of_the_vocabulary_change_nothing() -> None:
     results = []
     for tied in (True, False):
-        for piece, kept in ((128, 0), (64, 0), (64, 1 << 20)):
+        for rows, buffer in ((128, 0), (64, 0), (64, 1 << 20)):
             model, request = tiny_model(tied), request_of(clip_norm=0.0)
             names = trainable_names(model, 0)
             optimizer = AdamW(dict(model.named_parameters()), settings(request))
             engine = Engine(model, names, optimizer, request, pytest.fail)
-            engine._piece = engine._vocabulary._rows = piece
-            engine._vocabulary._kept = kept
-            cut = ("model.embed_tokens.weight", "lm_head.weight")
-            clipped = [p for n in names for p in (piece_names(n, 300, piece) if n in cut else [n])]
+            engine._chunk_rows = engine._head._chunk_rows = rows
+            engine._head._buffer = buffer
+            chunked = ("model.embed_tokens.weight", "lm_head.weight")
+            clipped = [c for n in names for c in (chunk_names(n, 300, rows) if n in chunked else [n])]
             engine.clip = RunningClip(clipped, 0.0, torch.device("cpu"))
             optimizer.begin_step(1, 1e-3)
             losses = float(engine.step(batch_of(1)))
@@ -164,17 +84,80 @@ def test_pieces_of_the_vocabulary_change_nothing() -> None:
                 torch.testing.assert_close(whole[1][name], cut[1][name], rtol=1e-3, atol=2e-5)
 
 
-def test_pieces_fit_the_buffer() -> None:
-    assert piece_rows(151936, 2560, 2 * 9728 * 2560, 96) == 19456
-    assert piece_rows(151936, 2560, 2 * 9728 * 2560, 8 * 512) == 19456
-    assert piece_rows(151936, 2560, 2 * 9728 * 2560, 1 << 17) == 704
-    assert piece_rows(300, 48, 1 << 20, 10) == 300
-    assert piece_names("a", 130, 64) == ["a#0", "a#64", "a#128"]
+def test_the_largest_weight_is_that_of_the_fused_projections() -> None:
+    model = tiny_model(True)
+    engine = Engine(
+        model, [], AdamW(dict(model.named_parameters()), settings(request_of())), request_of(), pytest.fail
+    )
+    sizes = [
+        p._quantized.master.numel() for y in engine._layers for p in (y._qkv, y._out, y._gate_up, y._down)
+    ]
+    assert largest_weight(model.config) == max(sizes)
 
 
 def test_what_the_engine_leaves_to_the_plain_path_has_a_reason() -> None:
-    assert "cpu" in why_not(request_of(), torch.device("cpu"))
+    assert "cpu" in plain_path_reason(request_of(), torch.device("cpu"))
     gpu = torch.device("cuda")
-    assert why_not(request_of(), gpu) == ""
-    assert "grad_accum 2" in why_not(request_of(grad_accum=2), gpu)
-    assert "fp32" in why_not(request_of(optimizer_state_mode=OptimizerStateMode.FP32), gpu)
+    assert plain_path_reason(request_of(), gpu) == ""
+    assert "grad_accum 2" in plain_path_reason(request_of(grad_accum=2), gpu)
+    assert "loss scalar" in plain_path_reason(request_of(loss=LossKind.SCALAR), gpu)
+    assert "fp32" in plain_path_reason(request_of(optimizer_state_mode=OptimizerStateMode.FP32), gpu)
+
+
+def _gpu_batch(seed: int, width: int = 21) -> Batch:
+    b = batch_of(seed, width=width)
+    return Batch(b.ids.cuda(), b.where.cuda(), b.targets.cuda(), b.tokens)
+
+
+def _train(
+    capture: bool, steps: int, tied: bool = True, **changes: object
+) -> tuple[list[float], dict[str, torch.Tensor], list[str]]:
+    model = tiny_model(tied, dtype=torch.bfloat16).cuda()
+    model.compute_dtype = torch.bfloat16
+    request = request_of(**changes)
+    names = trainable_names(model, request.train_last_layers)
+    hyper = AdamWSettings(0.9, 0.999, 1e-8, 0.01, OptimizerStateMode.INT8, Rounding.STOCHASTIC, 1024, 5)
+    optimizer = make_optimizer({n: p for n, p in model.named_parameters() if n in names}, hyper)
+    notes: list[str] = []
+    engine = Engine(model, names, optimizer, request, notes.append, capture)
+    losses = []
+    for step in range(1, steps + 1):
+        optimizer.begin_step(step, 1e-3 * step)
+        losses.append(float(engine.step(_gpu_batch(step, (21, 40)[step % 2]))))
+    return losses, {n: p.detach() for n, p in model.named_parameters()}, notes
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"gradient_checkpointing": True}, {"tied": False}, {"train_last_layers": 1, "tied": False}],
+)
+def test_replay_is_the_eager_step_bit_for_bit(changes: dict[str, object]) -> None:
+    eager, again, replayed = (
+        _train(False, 8, **changes),
+        _train(False, 8, **changes),
+        _train(True, 8, **changes),
+    )  # type: ignore[arg-type]
+    assert replayed[2] == []
+    assert eager[0] == again[0] == replayed[0]
+    for name, value in eager[1].items():
+        assert torch.equal(value, again[1][name]) and torch.equal(value, replayed[1][name]), name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("tied", [True, False])
+def test_losses_are_the_plain_paths(tied: bool) -> None:
+    losses, _, _ = _train(True, 8, tied)
+    model = tiny_model(tied).cuda()
+    request = request_of()
+    names = trainable_names(model, 0)
+    hyper = AdamWSettings(0.9, 0.999, 1e-8, 0.01, OptimizerStateMode.FP32, Rounding.FP32, 1024, 5)
+    optimizer = make_optimizer(dict(model.named_parameters()), hyper)
+    clip = RunningClip(names, request.clip_norm, torch.device("cuda"))
+    expected = []
+    for step in range(1, 9):
+        optimizer.begin_step(step, 1e-3 * step)
+        expected.append(
+            plain_step(model, names, optimizer, clip, request, _gpu_batch(step, (21, 40)[step % 2]))
+        )  # type: ignore[arg-type]
+    assert losses == pytest.approx(expected, rel=0.02)

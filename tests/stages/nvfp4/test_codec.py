@@ -22,9 +22,9 @@ from stages.nvfp4.codec import (
     decode,
     encode,
     encode_onto,
-    fake_quantize,
     round_e2m1,
 )
+from stages.nvfp4.fake_quantize import fake_quantize
 from stages.weights.bundles import encode_two_level, tensor_scale
 
 BOUNDARIES = torch.tensor(
@@ -314,43 +314,3 @@ def test_few_candidates_compared_in_bf16_are_nearly_the_best_of_all_scales(std: 
     found = (fake_quantize(weight, ScaleRule.SEARCH, torch.float32) - weight).square().sum()
     assert found <= exact.sum() * (1 + 2e-5)
     assert found.sqrt() <= best.sum().sqrt() * 1.025
-
-
-SCALES = torch.arange(1, 0x7F, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
-MAGNITUDES = torch.arange(0, 0x7F80, dtype=torch.int16).view(torch.bfloat16).float()[:, None]
-
-
-def _in_halves(quotient: torch.Tensor) -> torch.Tensor:
-    """Codes from float16 quotients, with the Triton kernel's operations."""
-    step = quotient.clamp(min=1) * 512
-    return ((quotient + step) - step).float()
-
-
-@pytest.mark.parametrize("last_place", [-1, 0, 1])
-def test_half_precision_finds_a_nearest_code(last_place: int) -> None:
-    """What the Triton search rests on, for every BF16 value over every scale, with a reciprocal that is off
-    in its last place.
-    """
-    inverse = (1 / SCALES).view(torch.int32).add(last_place).view(torch.float32)
-    quotient = MAGNITUDES.half() * (inverse * 1.00035).half()
-    expected = (round_e2m1(MAGNITUDES / SCALES) * SCALES - MAGNITUDES).abs()
-    off = _in_halves(quotient.clamp(max=6)) * SCALES - MAGNITUDES
-    assert torch.equal(off.abs(), expected)
-    within = MAGNITUDES / SCALES < 6.5  # where the kernel leaves the clamp out
-    assert torch.equal((_in_halves(quotient) * SCALES - MAGNITUDES).abs()[within], expected[within])
-    within = MAGNITUDES / SCALES < 13
-    assert torch.equal(off.bfloat16().float()[within], off[within]), "what a value is off by is a BF16 value"
-
-
-@pytest.mark.parametrize("last_place", [-1, 0, 1])
-def test_two_halves_of_a_reciprocal_find_the_code(last_place: int) -> None:
-    inverse = (1 / SCALES).view(torch.int32).add(last_place).view(torch.float32)
-    high = inverse.half()
-    low = (inverse - high.float()).half()
-    sizes = MAGNITUDES.half()
-    # float64 holds the product and the sum; only infinity times 0 would be wrong, and no low part that meets
-    # it is 0.
-    quotient = (sizes.double() * high.double() + (sizes * low).double()).half()
-    expected = round_e2m1(MAGNITUDES / SCALES)
-    met = (sizes.isfinite()).expand_as(expected) | (SCALES >= 416)
-    assert torch.equal(_in_halves(quotient.clamp(max=6))[met], expected[met])

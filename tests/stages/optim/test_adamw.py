@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from stages.contract import OptimizerStateMode, Rounding, ScaleRule
-from stages.nvfp4.codec import fake_quantize
+from stages.nvfp4.fake_quantize import fake_quantize
 from stages.optim.adamw import AdamW, AdamWSettings, round_master
-from stages.optim.clip import RunningClip
 from stages.optim.noise import random_bits
 
 CPU = torch.device("cpu")
@@ -139,21 +138,3 @@ def test_stochastic_rounding_is_unbiased_and_only_to_neighbours() -> None:
     assert torch.equal(
         round_master(exact, torch.bfloat16, Rounding.STOCHASTIC, random_bits(5, 0, 3000, CPU)).float(), exact
     )
-
-
-def test_running_clip_is_the_global_norm_on_a_steady_run() -> None:
-    grads = {f"p{i}": _normal(10, 10, seed=i) * (i + 1) for i in range(4)}
-    total = sum(float(g.square().sum()) for g in grads.values()) ** 0.5
-    clip = RunningClip(list(grads), 1.0, CPU)
-    for _ in range(2):
-        factors = [float(clip.factor(name, g)) for name, g in grads.items()]
-    assert factors == pytest.approx([1.0 / total] * 4, rel=1e-4) and clip.norm() == pytest.approx(
-        total, rel=1e-5
-    )
-    outlier = clip.factor("p0", grads["p0"] * 1e6)
-    assert float(outlier) * 1e6 * float(grads["p0"].norm()) <= 1.0 + 1e-3
-
-
-def test_clipping_switched_off_still_measures() -> None:
-    clip = RunningClip(["a"], 0.0, CPU)
-    assert clip.factor("a", torch.tensor([3.0, 4.0])) is None and clip.norm() == pytest.approx(5.0)

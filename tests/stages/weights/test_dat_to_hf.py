@@ -9,7 +9,7 @@ import torch
 from transformers import Qwen3ForCausalLM
 
 from stages.contract import ScaleRule
-from stages.nvfp4.codec import fake_quantize
+from stages.nvfp4.fake_quantize import fake_quantize
 from stages.process.files import OutputExistsError
 from stages.weights.dat_to_hf import to_hf
 from stages.weights.hf_to_dat import Format, to_dat
