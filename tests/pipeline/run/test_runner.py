@@ -218,11 +218,8 @@ def test_an_attempt_of_other_code_is_named_and_trained_again(
     monkeypatch.setattr("pipeline.run.content_key.code_key", lambda entry: "another optimizer")
     again = go(project, {"G": stage()})
     assert not again.attempts[0].reused and again.end.final_sha256 == first.end.final_sha256
-    said = capsys.readouterr().err
-    assert (
-        f"finished before by other code, trained again 程式碼已改,重新訓練: {first.attempts[0].attempt.folder}"
-        in said
-    )
+    folder = first.attempts[0].attempt.folder
+    assert f"by other code, trained again 程式碼已改,重新訓練: {folder}" in capsys.readouterr().err
     assert go(project, {"G": stage()}).attempts[0].reused
 
 
