@@ -1,8 +1,7 @@
 """One stage by another program: `python -m stages.external REQUEST.json`."""
 
-import sys
-
+from stages.contract.signals import exit_process
 from stages.train.external import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_process(main())

@@ -1,4 +1,4 @@
-"""How the guard speaks to the user and hears signals, without ever waiting for either."""
+"""The guard's messages to the user, written without ever waiting for the terminal."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from contextlib import suppress
 STDERR = 2
 
 
-def say(text: str) -> None:
-    """One line to the user on stderr. A terminal that is gone or stopped must neither end the guard nor make
-    it wait.
-    """
+def print_line(text: str) -> None:
+    """Writes one line to stderr. If the terminal is gone or does not read, the line is dropped."""
     line = f"guard: {text}\n".encode(errors="replace")[: select.PIPE_BUF]
     with suppress(OSError):
         if select.select([], [STDERR], [], 0)[1]:

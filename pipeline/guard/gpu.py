@@ -1,6 +1,4 @@
-"""What NVIDIA's driver says of GPU memory: through NVML (`nvidia-ml-py`), or through `nvidia-smi` where NVML
-cannot be used.
-"""
+"""GPU memory as NVIDIA's driver reports it: through NVML (`nvidia-ml-py`), or through `nvidia-smi`."""
 
 from __future__ import annotations
 
@@ -11,24 +9,27 @@ MIB = 1024.0 * 1024.0
 SMI_TIMEOUT_SECS = 5.0
 
 
-class MemoryUnreadable(RuntimeError):
+class MemoryReadError(RuntimeError):
     """Memory cannot be read; the message says what was tried and what to do."""
 
 
 class GpuSource(Protocol):
-    """A way to ask the driver. Every method raises `MemoryUnreadable` if it does not answer."""
+    """A way to ask the driver. Every method raises `MemoryReadError` if it does not answer.
 
-    def listed(self) -> list[tuple[int, float | None]]:
-        """(process id, MiB or None where the driver does not say), one for each process and GPU."""
+    None in place of a figure: the driver does not report it, as for used and free on unified memory.
+    """
+
+    def processes(self) -> list[tuple[int, float | None]]:
+        """(process id, MiB used), one entry for each process on each GPU."""
 
     def used(self) -> float | None:
-        """MiB used on all GPUs together; None where the driver does not say, as on unified memory."""
+        """MiB used on all GPUs together."""
 
     def free(self) -> list[float | None]:
-        """MiB free on each GPU; None where the driver does not say, as on unified memory."""
+        """MiB free on each GPU."""
 
     def close(self) -> None:
-        """Frees what the source holds."""
+        """Releases the driver."""
 
 
 class NvmlSource:
@@ -38,18 +39,18 @@ class NvmlSource:
         try:
             import pynvml
         except ImportError as error:
-            raise MemoryUnreadable(f"NVML: {error}; install nvidia-ml-py") from error
+            raise MemoryReadError(f"NVML: {error}; install nvidia-ml-py") from error
         self._nvml: Any = pynvml
         try:
             pynvml.nvmlInit()
             count = pynvml.nvmlDeviceGetCount()
             self._handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
         except (pynvml.NVMLError, OSError) as error:
-            raise MemoryUnreadable(f"NVML: {error}") from error
+            raise MemoryReadError(f"NVML: {error}") from error
         if not self._handles:
-            raise MemoryUnreadable("NVML: the driver lists no GPU")
+            raise MemoryReadError("NVML: the driver lists no GPU")
 
-    def listed(self) -> list[tuple[int, float | None]]:
+    def processes(self) -> list[tuple[int, float | None]]:
         """See `GpuSource`."""
         try:
             return [
@@ -58,7 +59,7 @@ class NvmlSource:
                 for process in self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)
             ]
         except self._nvml.NVMLError as error:
-            raise MemoryUnreadable(f"NVML, memory of processes: {error}") from error
+            raise MemoryReadError(f"NVML, memory of processes: {error}") from error
 
     def used(self) -> float | None:
         """See `GpuSource`."""
@@ -67,7 +68,7 @@ class NvmlSource:
         except self._nvml.NVMLError as error:
             if error.value == self._nvml.NVML_ERROR_NOT_SUPPORTED:
                 return None
-            raise MemoryUnreadable(f"NVML, memory of the device: {error}") from error
+            raise MemoryReadError(f"NVML, memory of the device: {error}") from error
 
     def free(self) -> list[float | None]:
         """See `GpuSource`."""
@@ -79,11 +80,12 @@ class NvmlSource:
         except self._nvml.NVMLError as error:
             if error.value == self._nvml.NVML_ERROR_NOT_SUPPORTED:
                 return None
-            raise MemoryUnreadable(f"NVML, memory of the device: {error}") from error
+            raise MemoryReadError(f"NVML, memory of the device: {error}") from error
 
     def _memory(self, handle: Any) -> Any:
-        """Used and free as `nvidia-smi` counts them: without the driver's own reserve, hundreds of MiB, which
-        only version 2 leaves out.
+        """Used and free as `nvidia-smi` counts them: without the driver's own reserve of hundreds of MiB.
+
+        Only version 2 of the query leaves that out.
         """
         nvml = self._nvml
         try:
@@ -102,43 +104,43 @@ class NvmlSource:
 
 
 class SmiSource:
-    """The CSV output of `nvidia-smi`, asked anew each time."""
+    """The CSV output of `nvidia-smi`, run anew for each query."""
 
-    def listed(self) -> list[tuple[int, float | None]]:
+    def processes(self) -> list[tuple[int, float | None]]:
         """See `GpuSource`."""
-        rows = self._ask("--query-compute-apps=pid,used_gpu_memory")
+        rows = self._query("--query-compute-apps=pid,used_gpu_memory")
         try:
-            return [(int(pid), _figure(mib)) for pid, mib in rows]
+            return [(int(pid), _mib(mib)) for pid, mib in rows]
         except ValueError as error:
-            raise MemoryUnreadable(f"nvidia-smi, memory of processes: {rows!r}: {error}") from error
+            raise MemoryReadError(f"nvidia-smi, memory of processes: {rows!r}: {error}") from error
 
     def used(self) -> float | None:
         """See `GpuSource`."""
-        rows = self._ask("--query-gpu=memory.used")
+        rows = self._query("--query-gpu=memory.used")
         try:
-            figures = [_figure(used) for (used,) in rows]
+            used = [_mib(cell) for (cell,) in rows]
         except ValueError as error:
-            raise MemoryUnreadable(f"nvidia-smi, memory of the device: {rows!r}: {error}") from error
-        if not figures:
-            raise MemoryUnreadable("nvidia-smi lists no GPU")
-        told = [figure for figure in figures if figure is not None]
-        return sum(told) if len(told) == len(figures) else None
+            raise MemoryReadError(f"nvidia-smi, memory of the device: {rows!r}: {error}") from error
+        if not used:
+            raise MemoryReadError("nvidia-smi lists no GPU")
+        known = [mib for mib in used if mib is not None]
+        return sum(known) if len(known) == len(used) else None
 
     def free(self) -> list[float | None]:
         """See `GpuSource`."""
-        rows = self._ask("--query-gpu=memory.free")
+        rows = self._query("--query-gpu=memory.free")
         try:
-            return [_figure(free) for (free,) in rows]
+            return [_mib(cell) for (cell,) in rows]
         except ValueError as error:
-            raise MemoryUnreadable(f"nvidia-smi, memory of the device: {rows!r}: {error}") from error
+            raise MemoryReadError(f"nvidia-smi, memory of the device: {rows!r}: {error}") from error
 
     def close(self) -> None:
         """See `GpuSource`."""
 
-    def _ask(self, query: str) -> list[list[str]]:
+    def _query(self, query: str) -> list[list[str]]:
         command = ["nvidia-smi", query, "--format=csv,noheader,nounits"]
         try:
-            done = subprocess.run(
+            answer = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -147,14 +149,14 @@ class SmiSource:
                 check=True,
             )
         except FileNotFoundError:
-            raise MemoryUnreadable("nvidia-smi: not found on PATH") from None
+            raise MemoryReadError("nvidia-smi: not found on PATH") from None
         except (OSError, subprocess.SubprocessError) as error:
-            raise MemoryUnreadable(f"nvidia-smi: {error}") from error
+            raise MemoryReadError(f"nvidia-smi: {error}") from error
         return [
-            [cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines() if line.strip()
+            [cell.strip() for cell in line.split(",")] for line in answer.stdout.splitlines() if line.strip()
         ]
 
 
-def _figure(cell: str) -> float | None:
+def _mib(cell: str) -> float | None:
     """MiB, or None for `[N/A]`, `[Not Supported]`, `[Insufficient Permissions]`."""
     return None if cell.startswith("[") or cell == "N/A" else float(cell)

@@ -1,17 +1,15 @@
-"""What the guard reads: memory of a process tree, of the device, and what the machine has left. All in MiB.
+"""Readers of memory, in MiB: of a process tree, of the whole device, and what the machine has left.
 
-Readers, in the order in which they are tried:
-1. NVML (`nvidia-ml-py`): what the driver counts for each process on each GPU, and what is used on the GPUs in
-   all. Where CPU and GPU share one memory (GB10), the driver answers "Not Supported" for the whole; used is
-   then MemTotal - MemAvailable, and what is left of MemAvailable is watched by a floor of its own
-   (`UNIFIED_FLOOR_GB`).
-2. `nvidia-smi`, where NVML itself cannot be used. It says the same, in tens of milliseconds instead of one.
-3. Without a GPU: resident memory (RSS) of the tree, summed. Pages that processes share are counted once for
-   each of them, so the sum is an upper bound: forked workers weigh more than they cost. Nothing that is
-   resident goes uncounted.
-The driver may name no process of ours while it does count memory: in a container it knows other process ids,
-and some drivers hide per-process figures. The growth of used memory since the guard's start stands in for the
-figure then; it includes what others take in the meantime, and the guard says so.
+They are tried in this order:
+1. NVML (`nvidia-ml-py`): the driver's figure for each process on each GPU, and the total used on the GPUs.
+   Where CPU and GPU share one memory (GB10), the driver answers "Not Supported" for the total. Used memory is
+   then MemTotal - MemAvailable, and MemAvailable has a limit of its own (`UNIFIED_FLOOR_GB`).
+2. `nvidia-smi`, where NVML cannot be used. It gives the same figures in tens of milliseconds instead of one.
+3. Without a GPU: resident memory (RSS), summed over the tree. Pages that processes share are counted once for
+   each of them, so the sum is an upper bound, high for forked workers.
+The driver may count memory without naming any process of the tree: in a container it knows other process ids,
+and some drivers hide the figures of processes. Then the growth of used memory since the guard's start is used
+instead. That includes the growth of other programs, and the guard says so.
 """
 
 from __future__ import annotations
@@ -22,35 +20,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from pipeline.core.settings import ReaderKind
-from pipeline.guard.gpu import MIB, GpuSource, MemoryUnreadable, NvmlSource, SmiSource
+from pipeline.core.guard_limits import ReaderKind
+from pipeline.guard.gpu import MIB, GpuSource, MemoryReadError, NvmlSource, SmiSource
 from pipeline.guard.process_tree import LINUX, read_small
 
-__all__ = [
-    "GpuReader",
-    "MemoryReader",
-    "MemoryReading",
-    "MemoryUnreadable",
-    "ResidentReader",
-    "open_reader",
-]
-
 UNIFIED_FLOOR_GB = 4.0
-"""The floor of free memory on a machine where CPU and GPU share one memory, unless the user names another."""
+"""The least free memory where CPU and GPU share one memory, unless `min_available_gb` says otherwise."""
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the first pid namespace, fixed by the Linux kernel (include/linux/proc_ns.h)."""
 
 
 @dataclass(frozen=True)
 class MemoryReading:
-    """One look at memory, in MiB."""
+    """Memory at one moment, in MiB."""
 
     tree_mib: float
     """Of the watched processes."""
     total_mib: float
-    """Used in all: on the GPUs, or on the machine where it has no memory of its own for them."""
+    """Used by all processes: on the GPUs, or on the machine if it has none or shares its memory with them."""
     available_mib: float
-    """What the machine can still give without swapping."""
+    """Free memory of the machine without swapping (Linux: MemAvailable)."""
 
 
 class MemoryReader(Protocol):
@@ -61,24 +50,24 @@ class MemoryReader(Protocol):
     """Whether CPU and GPU share one memory."""
 
     def describe(self) -> str:
-        """What is watched, and how, in a few words."""
+        """What is read, and from where, in a few words."""
 
     def read(self, pids: Collection[int]) -> MemoryReading:
-        """One reading for these processes; those that are gone count nothing.
+        """One reading for these processes; those that have ended count nothing.
 
         Raises:
-            MemoryUnreadable: if the system does not answer.
+            MemoryReadError: if the system does not answer.
         """
 
     def close(self) -> None:
-        """Frees what the reader holds."""
+        """Releases the driver."""
 
 
 def machine_memory() -> tuple[float, float]:
     """(total, available) of the machine in MiB.
 
     Raises:
-        MemoryUnreadable: if the system does not say.
+        MemoryReadError: if the system does not answer.
     """
     if not LINUX:
         import psutil
@@ -89,7 +78,7 @@ def machine_memory() -> tuple[float, float]:
         text = read_small("/proc/meminfo")
         return _kib(text, b"MemTotal:") / 1024.0, _kib(text, b"MemAvailable:") / 1024.0
     except (OSError, ValueError) as error:
-        raise MemoryUnreadable(f"/proc/meminfo: {error}") from error
+        raise MemoryReadError(f"/proc/meminfo: {error}") from error
 
 
 def _kib(text: bytes, key: bytes) -> int:
@@ -109,7 +98,10 @@ class ResidentReader:
     def describe(self) -> str:
         """See `MemoryReader`."""
         source = "/proc" if LINUX else "psutil"
-        return f"resident memory of the process tree, read from {source} (RSS summed; shared pages count for each process)"
+        return (
+            f"resident memory of the process tree, read from {source}"
+            " (RSS summed; shared pages count for each process)"
+        )
 
     def read(self, pids: Collection[int]) -> MemoryReading:
         """See `MemoryReader`."""
@@ -127,7 +119,7 @@ class ResidentReader:
             except (FileNotFoundError, ProcessLookupError, IndexError):
                 return 0.0  # ended since it was listed
             except OSError as error:
-                raise MemoryUnreadable(f"/proc/{pid}/statm: {error}") from error
+                raise MemoryReadError(f"/proc/{pid}/statm: {error}") from error
         import psutil
 
         try:
@@ -135,11 +127,11 @@ class ResidentReader:
         except (psutil.NoSuchProcess, psutil.ZombieProcess):
             return 0.0
         except psutil.Error as error:
-            raise MemoryUnreadable(f"process {pid}: {error}") from error
+            raise MemoryReadError(f"process {pid}: {error}") from error
 
 
 class GpuReader:
-    """GPU memory of the tree, from NVML or `nvidia-smi`, with what stands in where the driver is silent."""
+    """GPU memory of the tree, from NVML or `nvidia-smi`; see the top of the module for missing figures."""
 
     def __init__(self, kind: ReaderKind, source: GpuSource) -> None:
         self.kind = kind
@@ -155,7 +147,10 @@ class GpuReader:
         if self.unified:
             text += "; CPU and GPU share one memory here, so MemAvailable is watched too"
         if self._hidden:
-            text += "; in a container: until the driver names a process of the tree, the growth of used memory stands for it"
+            text += (
+                "; in a container: until the driver names a process of the tree, the growth of used memory"
+                " stands for it"
+            )
         return text
 
     def read(self, pids: Collection[int]) -> MemoryReading:
@@ -163,10 +158,10 @@ class GpuReader:
         total, available = machine_memory()
         used = None if self.unified else self._source.used()
         used = total - available if used is None else used
-        ours = [mib for pid, mib in self._source.listed() if pid in pids]
-        told = [mib for mib in ours if mib is not None]
-        tree = sum(told)
-        if len(told) < len(ours) or (self._hidden and not ours):
+        ours = [mib for pid, mib in self._source.processes() if pid in pids]
+        known = [mib for mib in ours if mib is not None]
+        tree = sum(known)
+        if len(known) < len(ours) or (self._hidden and not ours):
             tree = max(tree, used - self._used_at_start)
         return MemoryReading(tree, used, available)
 
@@ -176,15 +171,15 @@ class GpuReader:
 
 
 def in_container() -> bool:
-    """Whether this process's ids are not the driver's: it runs in a pid namespace of its own."""
+    """Whether the driver knows this process by another id, because it runs in a pid namespace of its own."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino != INITIAL_PID_NAMESPACE
     except OSError:
         return False
 
 
-def signs_of_gpu() -> list[str]:
-    """Device files that an NVIDIA driver makes; empty on a machine without one."""
+def gpu_device_files() -> list[str]:
+    """Device files of an NVIDIA driver; empty on a machine without one."""
     return sorted(
         str(path)
         for path in Path("/dev").glob("nvidia*")
@@ -193,28 +188,29 @@ def signs_of_gpu() -> list[str]:
 
 
 def open_reader(kind: ReaderKind = ReaderKind.AUTO) -> MemoryReader:
-    """The reader that was asked for, or the first that works.
+    """The reader of that kind; for `AUTO` the first that works.
 
     Raises:
-        MemoryUnreadable: if none works. A machine that shows signs of a GPU which cannot be read counts as
-            unreadable: its resident memory would say little about what the command takes.
+        MemoryReadError: if none works, or if there is a GPU that cannot be read: resident memory would say
+            little about what the command takes there.
     """
-    makers: dict[ReaderKind, Callable[[], MemoryReader]] = {
+    readers: dict[ReaderKind, Callable[[], MemoryReader]] = {
         ReaderKind.NVML: lambda: GpuReader(ReaderKind.NVML, NvmlSource()),
         ReaderKind.SMI: lambda: GpuReader(ReaderKind.SMI, SmiSource()),
         ReaderKind.RESIDENT: ResidentReader,
     }
     if kind is not ReaderKind.AUTO:
-        return makers[kind]()
+        return readers[kind]()
     tried: list[str] = []
-    for first in (ReaderKind.NVML, ReaderKind.SMI):
+    for gpu_reader in (ReaderKind.NVML, ReaderKind.SMI):
         try:
-            return makers[first]()
-        except MemoryUnreadable as error:
+            return readers[gpu_reader]()
+        except MemoryReadError as error:
             tried.append(str(error))
-    if signs := signs_of_gpu():
-        raise MemoryUnreadable(
-            f"this machine has a GPU ({', '.join(signs)}) that does not answer: {'; '.join(tried)}. Repair the driver "
-            "(does nvidia-smi work?), or choose --reader resident for a command that does not use it"
+    if files := gpu_device_files():
+        raise MemoryReadError(
+            f"this machine has a GPU ({', '.join(files)}) that does not answer: {'; '.join(tried)}. Repair"
+            " the driver (does nvidia-smi work?), or choose --reader resident for a command that does not"
+            " use it"
         )
     return ResidentReader()

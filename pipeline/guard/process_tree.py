@@ -1,8 +1,8 @@
-"""A process and all its descendants: who they are, cheaply and at every poll, and an end to all of them.
+"""The descendants of a process: found cheaply at every poll, and killed all together.
 
-On Linux the root of the tree is a child subreaper (see `pipeline.guard.supervisor`): a process that loses its
-parent, by a double fork or otherwise, is given to the root, so "descendant of the root" finds it whatever
-session or group it moved to. Elsewhere such a process can only be found while its parent lives.
+On Linux the root of the tree is a child subreaper (see `pipeline.guard.supervisor`): the kernel makes it the
+parent of every descendant that lost its own, so a process that daemonized is still found, whatever its
+session or group. Elsewhere such a process can only be found while its parent lives.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 LINUX = sys.platform.startswith("linux")
 FULL_SCAN_SECS = 2.0
-"""A full scan this often corrects whatever the cheap one missed."""
+"""Seconds after which a full scan corrects what the cheap look at new process ids missed."""
 FULL_SCAN_SHARE = 0.002
 """Full scans are spaced so that they take at most this share of the time."""
 
@@ -25,7 +25,7 @@ def read_small(path: str) -> bytes:
     """The first 4096 bytes of a /proc file; about three times cheaper than a file object.
 
     Raises:
-        OSError: if it is not there (the process ended).
+        OSError: if it does not exist, as when the process has ended.
     """
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -35,7 +35,7 @@ def read_small(path: str) -> bytes:
 
 
 def parent_of(pid: int) -> int | None:
-    """The parent of a living process; None if it is gone or a zombie (Linux)."""
+    """The parent of a living process; None if that has ended or is a zombie (Linux)."""
     try:
         text = read_small(f"/proc/{pid}/stat")
     except OSError:
@@ -46,7 +46,7 @@ def parent_of(pid: int) -> int | None:
 
 
 def parents() -> dict[int, int]:
-    """Process id → parent id of every living process that can be seen; zombies are left out."""
+    """Process id → parent id of every visible process but zombies."""
     if LINUX:
         with os.scandir("/proc") as entries:
             ids = [int(entry.name) for entry in entries if entry.name.isdigit()]
@@ -60,31 +60,35 @@ def parents() -> dict[int, int]:
     return table
 
 
-def descendants(root: int, spare: Iterable[int] = ()) -> set[int]:
-    """All living descendants of `root`. Those in `spare` are not named, but their own descendants are."""
+def descendants(root: int, exclude: Iterable[int] = ()) -> set[int]:
+    """All living descendants of `root` but those in `exclude`, whose own descendants are included."""
     children: dict[int, list[int]] = {}
     for pid, parent in parents().items():
         children.setdefault(parent, []).append(pid)
     found: set[int] = set()
-    ahead = [root]
-    while ahead:
-        new = [pid for pid in children.get(ahead.pop(), ()) if pid not in found]
+    pending = [root]
+    while pending:
+        new = [pid for pid in children.get(pending.pop(), ()) if pid not in found]
         found.update(new)
-        ahead += new
-    return found.difference(spare, (root,))
+        pending += new
+    return found.difference(exclude, (root,))
 
 
 class ProcessTree:
-    """The living descendants of a root, kept up to date at the price of one small read a poll.
+    """The living descendants of a root, kept up to date at the cost of one small read per poll.
 
-    Linux says which process id was given out last (/proc/loadavg, last field) and gives them out in order, so
-    only ids since the poll before can be new descendants. A full scan now and then corrects the rest; it is
-    the only way where that file does not help.
+    Linux assigns process ids in ascending order and shows the last one (last field of /proc/loadavg), so only
+    the ids since the previous poll can be new descendants. A full scan corrects the rest now and then, and at
+    every poll where that file is missing.
+
+    Args:
+        root: not part of the tree itself.
+        exclude: descendants that are not part of the tree, though their own descendants are.
     """
 
-    def __init__(self, root: int, spare: Iterable[int] = ()) -> None:
+    def __init__(self, root: int, exclude: Iterable[int] = ()) -> None:
         self._root = root
-        self._spare = frozenset(spare)
+        self._exclude = frozenset(exclude)
         self._last_id: int | None = None
         self._retry: list[int] = []
         self._next_full = 0.0
@@ -92,46 +96,46 @@ class ProcessTree:
         self.rescan()
 
     def rescan(self) -> set[int]:
-        """A full scan: exact at this moment."""
+        """The members by a full scan."""
         begin = time.monotonic()
         self._last_id = last_process_id()
         self._retry = []
-        self.known = descendants(self._root, self._spare)
+        self.known = descendants(self._root, self._exclude)
         now = time.monotonic()
         self._next_full = now + max(FULL_SCAN_SECS if self._last_id else 0.0, (now - begin) / FULL_SCAN_SHARE)
         return self.known
 
     def pids(self) -> set[int]:
-        """The members now, as a live set that the next call changes."""
+        """The members now, as a set that the next call changes."""
         newest, before = last_process_id(), self._last_id
         if time.monotonic() >= self._next_full or (
             newest is not None and before is not None and newest < before
         ):
-            return self.rescan()  # due, or ids began anew from the smallest
+            return self.rescan()  # due, or the ids started again from the smallest
         if newest is not None and before is not None and (newest > before or self._retry):
-            self._look_at([*self._retry, *range(before + 1, newest + 1)])
+            self._check_ids([*self._retry, *range(before + 1, newest + 1)])
             self._last_id = newest
         return self.known
 
-    def _look_at(self, ids: list[int]) -> None:
+    def _check_ids(self, ids: list[int]) -> None:
         retried, self._retry = set(self._retry), []
         for pid in ids:
             parent = parent_of(pid)
             if parent is None:
                 self.known.discard(pid)
                 if pid not in retried:
-                    self._retry.append(pid)  # an id is given out a moment before its process can be seen
-            elif (parent == self._root or parent in self.known or parent in self._spare) and _is_process(pid):
-                if pid not in self._spare:
+                    self._retry.append(pid)  # an id is assigned a moment before its process is visible
+            elif (parent == self._root or parent in self.known or parent in self._exclude) and _is_process(
+                pid
+            ):
+                if pid not in self._exclude:
                     self.known.add(pid)
             else:
                 self.known.discard(pid)
 
 
 def last_process_id() -> int | None:
-    """The id given out last in this process's namespace, threads included; None where the system does not
-    say.
-    """
+    """The id assigned last in this process's namespace, threads included; None where the system hides it."""
     if not LINUX:
         return None
     try:
@@ -141,24 +145,22 @@ def last_process_id() -> int | None:
 
 
 def _is_process(pid: int) -> bool:
-    """Threads have ids and a /proc entry too, with their process's parent: counting one would count its
-    memory twice.
-    """
+    """Whether the id is not that of a thread. Counting a thread would count its process's memory twice."""
     try:
         return f"\nTgid:\t{pid}\n".encode() in read_small(f"/proc/{pid}/status")
     except OSError:
         return False
 
 
-def kill_tree(root: int, spare: Iterable[int] = (), known: Iterable[int] = (), group: int = 0) -> set[int]:
-    """SIGKILL to every descendant of `root`, until a scan finds none that was not sent it.
+def kill_tree(root: int, exclude: Iterable[int] = (), known: Iterable[int] = (), group: int = 0) -> set[int]:
+    """Sends SIGKILL to every descendant of `root` until a scan finds no further one.
 
-    A process that was sent SIGKILL cannot fork any more, so this ends. It does not wait for the processes to
-    be gone: one with much memory takes a while.
+    A process that was sent SIGKILL cannot fork any more, so this ends. It does not wait until the processes
+    have ended: one with much memory takes a while.
 
     Args:
-        root: the process whose descendants are killed; itself it is not.
-        spare: descendants that live on.
+        root: the process whose descendants are killed; it is not killed itself.
+        exclude: descendants that are not killed.
         known: members found a moment ago, killed first, before any scan.
         group: a process group to kill first; 0: none.
 
@@ -169,18 +171,18 @@ def kill_tree(root: int, spare: Iterable[int] = (), known: Iterable[int] = (), g
     if group:
         with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGKILL)
-    new = set(known).difference(spare)
+    new = set(known).difference(exclude)
     while True:
         for pid in new:
             send(pid, signal.SIGKILL)
         killed |= new
-        new = descendants(root, spare) - killed
+        new = descendants(root, exclude) - killed
         if not new:
             return killed
 
 
 def send(pid: int, number: int) -> bool:
-    """Sends a signal; False if the process is gone or not ours."""
+    """Sends a signal; False if the process has ended or belongs to another user."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):

@@ -1,16 +1,16 @@
-"""Starts a command so that no part of it can outlive the guard.
+"""Starts a command in such a way that no part of it can outlive the guard.
 
     guard ── supervisor ── command ── …
 
-The supervisor is a second small process that sleeps until the command ends or the guard does:
-- The guard dies, by SIGKILL even: the pipe between them closes, and the supervisor kills all its descendants.
-- The supervisor dies: the kernel kills the command (PR_SET_PDEATHSIG), its orphans become the guard's children,
-  and the guard, which sees the other pipe close, kills them.
-Both are child subreapers on Linux (prctl(2), PR_SET_CHILD_SUBREAPER), so a process that daemonizes stays
-their descendant. Who kills guard and supervisor in the same instant still ends the command itself, but not its
-children. The supervisor is in a session of its own, so a signal to the guard's process group or terminal does not
-reach it. Without prctl (macOS) a process that daemonized is out of reach; the rest is found through its group
-and its parents.
+The supervisor is a second small process that sleeps until the command or the guard ends:
+- The guard dies, even by SIGKILL: the pipe between them closes, and the supervisor kills its descendants.
+- The supervisor dies: the kernel kills the command (PR_SET_PDEATHSIG), its orphans become the guard's
+  children, and the guard, which sees the other pipe close, kills them.
+On Linux both are child subreapers (prctl(2), PR_SET_CHILD_SUBREAPER), so a process that daemonizes stays
+their descendant. If guard and supervisor are killed at the same instant, the command itself is killed too,
+but not its children. The supervisor has a session of its own, so a signal to the guard's process group or
+terminal does not reach it. Without prctl (macOS) a process that daemonized cannot be found; the others are
+found through their group and their parents.
 """
 
 from __future__ import annotations
@@ -35,41 +35,39 @@ Prctl = Callable[[int, int], int]
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 CLOSE_SECS = 10.0
-"""A killed process can stay in the kernel for long (a dead disk, 100 GB to give back); the guard does not
-wait for ever.
+"""How long to wait for the supervisor. A killed process can stay in the kernel for long: a dead disk, or
+100 GB of memory to free.
 """
+RELEASE = b"r"
 OOM_SCORE_ADJ = "500"
-"""If the machine does run out of memory, the kernel takes the command before the guard, the shell or the
-terminal.
-"""
+"""If the machine runs out of memory, the kernel kills this before the guard, the shell or the terminal."""
 
 
 class SupervisorKilledError(OSError):
-    """The supervisor was killed before the command's process was there."""
+    """The supervisor was killed before the command's process existed."""
 
 
 @dataclass
 class SupervisedCommand:
-    """A command held by its supervisor, before and after it was let go."""
+    """A command under its supervisor. Its process exists, but waits before exec until `release`."""
 
     supervisor_pid: int
     child_pid: int
     control: int
-    """Write end: one byte lets the command start, closing it (or dying) ends everything."""
+    """Write end of a pipe: one byte releases the command; closing it (or dying) ends everything."""
     status: int
-    """Read end: lines of `failed ERRNO` and `exit STATUS`; its end means that the supervisor is gone."""
+    """Read end of a pipe: lines of `failed ERRNO` and `exit STATUS`; it closes when the supervisor ends."""
     _partial: bytes = field(default=b"", repr=False)
 
-    def go(self) -> None:
-        """Lets the command start. Until now its process waits before exec. That the supervisor is gone is for
-        `lines` to tell.
-        """
+    def release(self) -> None:
+        """Lets the command start. Does nothing if the supervisor has ended, which `messages` reports."""
         with contextlib.suppress(BrokenPipeError):
-            os.write(self.control, b"g")
+            os.write(self.control, RELEASE)
 
-    def lines(self) -> list[list[str]]:
-        """What the supervisor wrote since the last call, as words; `[["lost"]]` if it is gone. Blocks if there is
-        nothing yet.
+    def messages(self) -> list[list[str]]:
+        """The supervisor's lines since the last call, as words; `[["lost"]]` if it has ended.
+
+        Blocks if there is nothing yet.
         """
         data = os.read(self.status, 4096)
         if not data:
@@ -78,7 +76,7 @@ class SupervisedCommand:
         return [line.decode().split() for line in whole]
 
     def close(self) -> None:
-        """Ends the supervisor, and with it whatever is left of the tree, and waits up to `CLOSE_SECS` for that."""
+        """Ends the supervisor and whatever is left of the tree, and waits up to `CLOSE_SECS` for that."""
         os.close(self.control)
         os.close(self.status)
         end = time.monotonic() + CLOSE_SECS
@@ -88,13 +86,13 @@ class SupervisedCommand:
 
 
 def start(command: Sequence[str]) -> SupervisedCommand:
-    """Forks supervisor and command; the command's process exists on return, but waits for `SupervisedCommand.go`.
+    """Forks supervisor and command. On return the command's process waits for `SupervisedCommand.release`.
 
-    To be called while this process has one thread, and before it installs signal handlers.
+    Call it while this process has one thread, and before it installs signal handlers.
 
     Raises:
-        SupervisorKilledError: if someone killed the supervisor meanwhile; the kernel has ended the command's process
-            then.
+        SupervisorKilledError: if the supervisor was killed in the meantime; the kernel has then killed the
+            command's process.
         OSError: if no process can be made.
     """
     prctl = _prctl()
@@ -105,25 +103,25 @@ def start(command: Sequence[str]) -> SupervisedCommand:
     if supervisor == 0:
         os.close(control_write)
         os.close(status_read)
-        _leave(lambda: _keep(command, control_read, status_write, prctl))
+        _run_and_exit(lambda: _run_supervisor(command, control_read, status_write, prctl))
     os.close(control_read)
     os.close(status_write)
-    kept = SupervisedCommand(supervisor, 0, control_write, status_read)
-    words = kept.lines()[0]
+    supervised = SupervisedCommand(supervisor, 0, control_write, status_read)
+    words = supervised.messages()[0]
     if words[0] != "pid":
         ended = os.waitpid(supervisor, 0)[1]
-        kept.close()
+        supervised.close()
         if os.WIFSIGNALED(ended):
             raise SupervisorKilledError(
                 f"the guard's second process {supervisor} was ended by signal {os.WTERMSIG(ended)}"
             )
         raise OSError(f"the supervisor could not make a process for {command[0]}")
-    kept.child_pid = int(words[1])
-    return kept
+    supervised.child_pid = int(words[1])
+    return supervised
 
 
-def _leave(work: Callable[[], None]) -> NoReturn:
-    """Runs `work` as the whole life of a forked process: nothing of the parent's code may run after it."""
+def _run_and_exit(work: Callable[[], None]) -> NoReturn:
+    """Runs `work` in a forked process and exits: none of the parent's code may run after it."""
     try:
         work()
     finally:
@@ -140,19 +138,19 @@ def _prctl() -> Prctl:
     return function
 
 
-def _keep(command: Sequence[str], control: int, status: int, prctl: Prctl) -> None:
+def _run_supervisor(command: Sequence[str], control: int, status: int, prctl: Prctl) -> None:
     os.setsid()
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    go_read, go_write = os.pipe()
-    me = os.getpid()
+    release_read, release_write = os.pipe()
+    own_pid = os.getpid()
     child = os.fork()
     if child == 0:
-        os.close(go_write)
+        os.close(release_write)
         os.close(control)
-        _leave(lambda: _become(command, go_read, status, prctl, me))
-    os.close(go_read)
+        _run_and_exit(lambda: _exec(command, release_read, status, prctl, own_pid))
+    os.close(release_read)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)  # what they mean is for the guard to say
+        signal.signal(number, signal.SIG_IGN)  # the guard decides what they mean
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -167,9 +165,9 @@ def _keep(command: Sequence[str], control: int, status: int, prctl: Prctl) -> No
         if control in ready:
             byte = os.read(control, 1)
             if not byte:
-                break  # the guard is gone, or done
-            os.write(go_write, byte)
-    kill_tree(me, group=0 if ended else child)
+                break  # the guard has ended, or is done with the command
+            os.write(release_write, byte)
+    kill_tree(own_pid, group=0 if ended else child)
     with contextlib.suppress(ChildProcessError):
         while True:
             os.waitpid(-1, 0)
@@ -177,9 +175,7 @@ def _keep(command: Sequence[str], control: int, status: int, prctl: Prctl) -> No
 
 
 def _reap(child: int, status: int) -> bool:
-    """Takes leave of all that ended; tells the guard of the command itself, and returns whether it was among
-    them.
-    """
+    """Waits for all children that ended. If the command is one, reports it to the guard and returns True."""
     found = False
     with contextlib.suppress(ChildProcessError, BrokenPipeError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -189,18 +185,19 @@ def _reap(child: int, status: int) -> bool:
     return found
 
 
-def _become(command: Sequence[str], go: int, status: int, prctl: Prctl, supervisor: int) -> None:
+def _exec(command: Sequence[str], release: int, status: int, prctl: Prctl, supervisor: int) -> None:
+    """Becomes the command once it is released."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != supervisor:
         os._exit(1)  # it died before the line above took effect
     os.setpgid(0, 0)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)  # Python ignores them, which exec would hand on
+        signal.signal(number, signal.SIG_DFL)  # Python ignores them, which exec would pass on
     if LINUX:
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text(OOM_SCORE_ADJ)
-    if os.read(go, 1) != b"g":
-        os._exit(1)  # never let go
+    if os.read(release, 1) != RELEASE:
+        os._exit(1)  # the supervisor ended first
     try:
         os.execvp(command[0], list(command))
     except OSError as error:

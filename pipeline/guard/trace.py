@@ -1,4 +1,4 @@
-"""The trace of one attempt: memory samples as CSV, with the phases as the user's JSON report and as a plot."""
+"""The memory trace of one guarded command: samples as CSV, written while it runs and read afterwards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MemorySample:
     pid_mib: float
     """Of the watched process tree."""
     total_mib: float
-    """Used in all on the device, or on the machine."""
+    """Used by all processes: on the GPUs, or on the machine if it has none or shares its memory with them."""
     available_mib: float
 
 
@@ -31,10 +31,10 @@ class TraceError(ValueError):
 
 
 class TraceWriter:
-    """Appends samples to a CSV file, and hands them to the system about once a second."""
+    """Appends samples to a CSV file and flushes it about once a second."""
 
     def __init__(self, path: Path) -> None:
-        """Opens the file, after what it holds already. Raises OSError if it cannot be written."""
+        """Opens the file for appending. Raises OSError if it cannot be written."""
         self._file = path.open("a", encoding="utf-8", newline="")
         if path.stat().st_size == 0:
             self._file.write(",".join(HEADER) + "\n")
@@ -42,23 +42,23 @@ class TraceWriter:
         self._flushed = time.monotonic()
 
     def add(self, seconds: float, reading: MemoryReading) -> None:
-        """One sample taken at `seconds` since the epoch. Raises OSError if the disk does not take it."""
-        row = f"{utc_text(seconds)},{reading.tree_mib:.1f},{reading.total_mib:.1f},{reading.available_mib:.1f}\n"
-        self._file.write(row)
+        """Appends one sample taken at `seconds` since the epoch. Raises OSError if it cannot be written."""
+        mib = f"{reading.tree_mib:.1f},{reading.total_mib:.1f},{reading.available_mib:.1f}"
+        self._file.write(f"{utc_text(seconds)},{mib}\n")
         if time.monotonic() - self._flushed >= FLUSH_SECS:
             self._file.flush()
             self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Writes what is left. Raises OSError if the disk does not take it."""
+        """Writes the last samples. Raises OSError if they cannot be written."""
         self._file.close()
 
 
 def load_samples(csv_path: Path) -> list[MemorySample]:
-    """All samples of a trace, in order. A last line cut short, as a killed guard leaves it, is left out.
+    """All samples of a trace, in order. An incomplete last line, which a killed guard leaves, is ignored.
 
     Raises:
-        TraceError: naming file and line of anything else that is no sample, or if the file is missing.
+        TraceError: if the file is missing, or naming file and line of anything else that is not a sample.
     """
     try:
         lines = csv_path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]

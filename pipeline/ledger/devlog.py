@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.types import Attempt, AttemptEnd, Change, Outcome, StartFrom, Verdict
-from pipeline.guard.limits import BLIND_FIGURE
+from pipeline.guard.report import BLIND_FIGURE
 from pipeline.ledger.schema import AttemptRow, RunRow
 
 DEVLOG_NAME = "DevLog.md"

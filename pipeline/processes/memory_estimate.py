@@ -1,6 +1,4 @@
-"""How much memory a training stage will need: asked of `python -m stages.estimate` before anything starts,
-held against the limit.
-"""
+"""The memory that a stage will need, estimated by `python -m stages.estimate`, against what it may take."""
 
 from __future__ import annotations
 
@@ -16,62 +14,62 @@ from stages.contract.recipe import Recipe
 TIMEOUT_SECS = 30.0
 COMPONENTS = ("weights", "masters", "states", "gradients", "activations", "logits", "workspace", "slack")
 LEAST_SHOWN_GB = 0.0005
-"""Components below it are not shown."""
+"""Smaller components are not shown."""
 
 
 class EstimateError(RuntimeError):
-    """There is no estimate; the message says why."""
+    """The memory cannot be estimated; the message says why."""
 
 
 @dataclass(frozen=True)
 class MemoryCap:
-    """What a stage may take, in GB of 1024 MiB."""
+    """The memory that a stage may take, in GB of 1024 MiB."""
 
     limit_gb: float
-    """The guard's."""
+    """Beyond it the guard kills."""
     stage_gb: float
-    """The stage's own cap, below it: an allocation beyond fails."""
+    """The lower cap inside the stage's process, beyond which an allocation fails."""
 
 
 @dataclass(frozen=True)
 class MemoryNeed:
-    """The estimate of one stage's training, with what it is held against. GB are 1024 MiB."""
+    """The estimate for one stage's training, with its cap and the free memory. GB are 1024 MiB."""
 
     stage: str
     peak_gb: float
     lower_bound: bool
-    """True if it is at least, not about, that much; activations and the libraries come on top."""
+    """Whether activations and libraries come on top of `peak_gb`, because they could not be estimated."""
     bytes_per_parameter: float
     components: dict[str, float]
     """GB by name, in the order of `COMPONENTS`."""
     where: str
-    """Who computes where, and why so, in a few words."""
+    """Device and training path, and why that path: `cuda, engine path`."""
     cap: MemoryCap
     free_gb: float | None
-    """Now; None if nobody says."""
+    """Free memory of that device now; None if it is not known."""
     fits: str | None
-    """The mildest change that stays below the cap, as recipe settings; None if there is none."""
+    """The smallest change that stays below the cap, as recipe settings; None if there is none."""
 
     @property
     def over(self) -> bool:
-        """Whether it passes what the stage may take."""
+        """Whether it is more than the stage may take."""
         return self.peak_gb > self.cap.stage_gb
 
     @property
     def amount(self) -> str:
-        """The peak in words."""
+        """The peak as text."""
         return f"{'at least ' if self.lower_bound else ''}{_short(self.peak_gb)} GB"
 
     def lines(self) -> list[str]:
-        """For the plan: peak and bytes a parameter, the components, and what stands against it."""
+        """For the plan: the peak, the bytes per parameter, the caps, and the components."""
         parts = [f"{name} {_short(gb)}" for name, gb in self.components.items() if gb >= LEAST_SHOWN_GB]
-        held = f"a stage may take {self.cap.stage_gb:g} of {self.cap.limit_gb:g} GB"
-        first = f"{self.amount} · {self.bytes_per_parameter:.2f} bytes a parameter · {held} · {self.where}"
+        caps = f"a stage may take {self.cap.stage_gb:g} of {self.cap.limit_gb:g} GB"
+        first = f"{self.amount} · {self.bytes_per_parameter:.2f} bytes a parameter · {caps} · {self.where}"
         second = [f"GB by component: {' · '.join(parts)}"] if parts else []
         return [first, *second]
 
     def refusal(self) -> str:
-        """Why the run is not begun, as `key: value: remedy`; empty if it is."""
+        """Why the run must not start, as `key: value: remedy`; empty if it may."""
         if not self.over:
             return ""
         free = "" if self.free_gb is None else f", {_short(self.free_gb)} GB are free now"
@@ -86,10 +84,11 @@ class MemoryNeed:
         return f"stages.{self.stage}: needs {self.amount} ({self.where}): {cap}: {remedy}"
 
     def warning(self) -> str:
-        """That less is free now than will be needed; empty if it is not so, or nobody says."""
+        """That less is free now than will be needed; empty if enough is free, or if that is not known."""
         if self.free_gb is None or self.peak_gb <= self.free_gb:
             return ""
-        return f"{self.stage}: needs {self.amount}, {_short(self.free_gb)} GB are free now 可用記憶體不足: end what holds the rest first"
+        free = f"{_short(self.free_gb)} GB are free now 可用記憶體不足"
+        return f"{self.stage}: needs {self.amount}, {free}: end what holds the rest first"
 
 
 def _short(gb: float) -> str:
@@ -98,15 +97,15 @@ def _short(gb: float) -> str:
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """What decides the shape of a model."""
+    """The files that decide the shape of a model. Paths are relative to the root."""
 
     config: str
-    """A `config.json`, from the root."""
+    """A `config.json`."""
     weight: str = ""
-    """A weight file that exists and has the entries that will be trained; empty: the config alone says."""
+    """An existing weight file with the entries that will be trained; empty: the config alone decides."""
 
 
-def ask(
+def estimate_memory(
     stage: str,
     recipe: Recipe,
     model: ModelFiles,
@@ -115,19 +114,19 @@ def ask(
     commands: StageCommands,
     root: Path,
 ) -> MemoryNeed:
-    """Asks for the estimate of one stage.
+    """Runs `stages.estimate` for one stage.
 
     Args:
         stage: its name.
-        recipe: its own; see `stages.contract.Recipe`.
-        model: what it trains.
-        cap: what it may take.
-        machine: where it would run.
+        recipe: its recipe; see `stages.contract.Recipe`.
+        model: the model it trains.
+        cap: the memory it may take.
+        machine: the machine it would run on.
         commands: how stage processes are started.
-        root: working directory of the process; what relative paths are relative to.
+        root: working directory of the process, which relative paths are relative to.
 
     Raises:
-        EstimateError: if there is none.
+        EstimateError: if the process fails or takes too long.
     """
     device = machine.trains_on(recipe.device)
     words = [
@@ -138,7 +137,7 @@ def ask(
         "--json",
     ]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             words,
             cwd=root,
             stdin=subprocess.DEVNULL,
@@ -147,7 +146,7 @@ def ask(
             timeout=TIMEOUT_SECS,
             check=False,
         )
-        found = json.loads(done.stdout)
+        found = json.loads(process.stdout)
         components = {name: found[f"{name}_gib"] for name in COMPONENTS}
         because = "".join(
             f" {key} {value}" for key, value in found["plain_because"].items() if key != "device"
@@ -166,9 +165,8 @@ def ask(
     except (OSError, subprocess.SubprocessError) as error:
         raise EstimateError(str(error)) from error
     except (ValueError, KeyError) as error:
-        raise EstimateError(
-            (done.stderr.strip().splitlines() or [f"{words[0]}: no estimate: {error!r}"])[-1]
-        ) from error
+        lines = process.stderr.strip().splitlines() or [f"{words[0]}: no estimate: {error!r}"]
+        raise EstimateError(lines[-1]) from error
 
 
 def _arguments(recipe: Recipe, model: ModelFiles, device: str) -> list[str]:

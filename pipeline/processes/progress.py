@@ -1,6 +1,4 @@
-"""What the user sees while it runs: one live line in a terminal (stage, step, loss, memory, time left), few
-plain lines elsewhere.
-"""
+"""The view of a run: a live line in a terminal (stage, step, loss, memory, time left), else plain text."""
 
 from __future__ import annotations
 
@@ -12,33 +10,29 @@ from stages.contract import Event, EventKind
 
 
 class TolerantStream:
-    """A stream that the run outlives: when its reader is gone (tmux killed, `| head`), what is said is
-    dropped, and nothing fails.
-    """
+    """A stream whose writes never fail: if its reader is gone (tmux killed, `| head`), they are dropped."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Writes, or does not."""
+        """Writes the text, or drops it."""
         with suppress(OSError):
             return self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Sends what was written, or drops it."""
+        """Flushes what was written, or drops it."""
         with suppress(OSError):
             self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is as the stream has it."""
+        """All other attributes are the stream's."""
         return getattr(self._stream, name)
 
 
 class Progress:
-    """The view of one run. In a terminal a line is kept up to date; into a file or a pipe goes a line when
-    something ends.
-    """
+    """The view of one run: in a terminal a line that is updated, elsewhere only the lines of `say`."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = cast(TextIO, TolerantStream(stream or sys.stderr))
@@ -49,20 +43,20 @@ class Progress:
         self._tty = self._stream.isatty()
 
     def __enter__(self) -> Progress:
-        """Takes the last line of the terminal, where there is one."""
+        """Shows the live line, if the stream is a terminal."""
         if self._tty:
             self._live = _bar(self._stream)
             self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Gives the terminal back."""
+        """Removes the live line."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
     def begin(self, title: str, total: int | None = None) -> None:
-        """A piece of work begins: `[2/2] G · attempt 1 · training`. `total` is its steps, where known."""
+        """A process begins, as `[2/2] G · attempt 1`; `total` is its number of steps, None if not known."""
         self._title, self._values = title, {}
         if self._live is None:
             return
@@ -71,7 +65,7 @@ class Progress:
         self._task = self._live.add_task(title, total=total, details="")
 
     def event(self, event: Event) -> None:
-        """An event of the process at work."""
+        """Shows an event of the process."""
         if self._live is None or self._task is None:
             return
         if event.kind is EventKind.NOTE and event.text:
@@ -90,13 +84,13 @@ class Progress:
         self._live.update(self._task, details=" · ".join(self._values.values()))
 
     def memory(self, mib: float) -> None:
-        """The memory of the process tree at this moment, in MiB."""
+        """Shows the memory of the process tree now, in MiB."""
         if self._live is not None and self._task is not None:
             self._values["memory"] = f"{mib / 1024:.2f} GB"
             self._live.update(self._task, details=" · ".join(self._values.values()))
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a line that stays, above the live line."""
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:

@@ -1,6 +1,4 @@
-"""One guarded `stages` process: starts it, follows its events, passes stop requests on, collects how it
-ended.
-"""
+"""Runs one `stages` process under the guard: follows its events, forwards stop requests, reads its result."""
 
 from __future__ import annotations
 
@@ -9,14 +7,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipeline.core.environment import child_environment
-from pipeline.core.settings import GuardLimits
-from pipeline.guard.limits import GuardReport, guard_command
+from pipeline.core.guard_limits import GuardLimits
+from pipeline.guard.options import child_options, guard_command
+from pipeline.guard.report import GuardReport
 from stages.contract import WRITE_ROOT, Event, ExitCode, RequestError, StageResult
 from stages.contract.event_reader import EventReader
 from stages.contract.serial import dump, load_file
@@ -25,10 +25,6 @@ from stages.contract.signals import StopSignals
 POLL_SECS = 0.02
 MEMORY_SECS = 0.5
 TAIL_BYTES = 2000
-NOT_BY_HAND = ("--trace", "--report", "--parent-pid")
-"""Guard options that belong to the program that starts it: a command run by hand has no such parent and
-overwrites nothing.
-"""
 
 
 @dataclass(frozen=True)
@@ -44,19 +40,15 @@ class StageCommands:
 
 @dataclass(frozen=True)
 class Job:
-    """One process to run, and where its files lie. Paths are relative to the root, or absolute where outside
-    of it.
-    """
+    """One process to run, and the folder of its files, relative to the root (or absolute outside of it)."""
 
     command: tuple[str, ...]
     folder: str
     prefix: str = ""
-    """Before the names of its files: one folder holds the training's files and the probing's."""
+    """Starts the names of its files: one folder holds the training's files and the probing's."""
 
     def path(self, name: str) -> str:
-        """A file of this job: `request.json`, `events.jsonl`, `result.json`, `guard.json`, `trace.csv`,
-        `stdout.log` …
-        """
+        """A file of this job: `request.json`, `events.jsonl`, `result.json`, `guard.json`, `trace.csv` …"""
         return f"{self.folder}/{self.prefix}{name}"
 
     def arguments(self) -> list[str]:
@@ -71,30 +63,28 @@ class ProcessResult:
     exit_code: int
     """`ExitCode`, or 128 + signal number."""
     error: str
-    """Empty when it went well; else what went wrong and what to do."""
+    """What went wrong and what to do; empty if nothing did."""
     result: StageResult
-    """Of the process; an empty one if it did not live to write it."""
+    """As the process wrote it; with nothing but the exit code if it ended before that."""
     report: GuardReport | None
+    """None if the guard ended before it wrote one."""
     seconds: float
 
     @property
     def from_outside(self) -> bool:
-        """Whether the guard or the process was killed, and not by the guard: by a person, or by the kernel
-        out of memory.
-        """
+        """Whether something else than the guard killed it: a person, or the kernel out of memory."""
         return self.exit_code == 128 + signal.SIGKILL
 
 
 @dataclass
 class ProcessCallbacks:
-    """What happens while a process runs."""
+    """What is called while a process runs, and the user's requests to stop it."""
 
     on_start: Callable[[int], None] = lambda pid: None
     """Given the guard's process id."""
     on_event: Callable[[Event], None] = lambda event: None
     on_memory: Callable[[float], None] = lambda mib: None
-    meanwhile: Callable[[], None] = lambda: None
-    """Done once, while the process starts up: work that nobody need wait for."""
+    """Given the memory of the process tree, in MiB, about twice a second."""
     stop: StopSignals = field(default_factory=StopSignals)
 
 
@@ -112,93 +102,112 @@ def write_request(job: Job, request: Any, root: Path) -> None:
 
 def command_line(job: Job, limits: GuardLimits, root: Path) -> str:
     """One shell line that runs the job again by hand from the project root, under the same limits."""
-    words = guard_command(limits, job.arguments(), Path("trace"), Path("report"))
-    cut = words.index("--")
-    kept: list[str] = []
-    skip = False
-    for word in words[:cut]:
-        if not skip and word not in NOT_BY_HAND:
-            kept.append(word)
-        skip = not skip and word in NOT_BY_HAND
-    return shlex.join([_short(word, root) for word in [*kept, *words[cut:]]])
-
-
-def _short(word: str, root: Path) -> str:
-    """A path below the root as written from there."""
     prefix = f"{root}/"
-    return word.removeprefix(prefix) if word.startswith(prefix) else word
+    return shlex.join(word.removeprefix(prefix) for word in guard_command(limits, job.arguments()))
 
 
-def run_guarded(job: Job, limits: GuardLimits, root: Path, callbacks: ProcessCallbacks) -> ProcessResult:
-    """Runs a job, whose request is written, to its end.
+class GuardedProcess:
+    """A guarded process that has been started; see `guarded_process`."""
 
-    The first stop request is passed to the guard as SIGINT, which lets the stage finish its step; the second,
-    SIGTERM, makes it kill at once; a third kills the guard, whose second process then ends the rest.
+    def __init__(self, job: Job, limits: GuardLimits, root: Path, callbacks: ProcessCallbacks) -> None:
+        self._job, self._root, self._callbacks = job, root, callbacks
+        self._began = time.monotonic()
+        self._trace = root / job.path("trace.csv")
+        self._events = EventReader(root / job.path("events.jsonl"))
+        options = child_options(self._trace, root / job.path("guard.json"))
+        with (
+            (root / job.path("stdout.log")).open("ab") as stdout,
+            (root / job.path("stderr.log")).open("ab") as stderr,
+        ):
+            # A session of its own: a Ctrl-C in the terminal must reach the guard once, through this process.
+            self._process = subprocess.Popen(
+                guard_command(limits, job.arguments(), *options),
+                cwd=root,
+                env={**child_environment(), WRITE_ROOT: str((root / job.folder).resolve())},
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Of the guard."""
+        return self._process.pid
+
+    def wait(self) -> ProcessResult:
+        """Follows the process to its end: calls back, and passes requests to stop on to the guard."""
+        sent, memory_due = 0, time.monotonic()
+        while self._running():
+            self._report_events()
+            if time.monotonic() >= memory_due:
+                memory_due = time.monotonic() + MEMORY_SECS
+                if (mib := last_memory(self._trace)) is not None:
+                    self._callbacks.on_memory(mib)
+            if self._callbacks.stop.count > sent:
+                # One signal a turn, and of different kinds: the kernel merges pending signals of one kind.
+                sent += 1
+                self._process.send_signal((_first_stop(), signal.SIGTERM, signal.SIGKILL)[min(sent, 3) - 1])
+        self._report_events()
+        seconds = time.monotonic() - self._began
+        return _collect(self._job, self._process.returncode, self._root, seconds, self._events.bad)
+
+    def _running(self) -> bool:
+        try:
+            self._process.wait(POLL_SECS)
+        except subprocess.TimeoutExpired:
+            return True
+        return False
+
+    def _report_events(self) -> None:
+        for event in self._events.read():
+            self._callbacks.on_event(event)
+
+    def kill(self) -> None:
+        """Ends the process at once if it still runs."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.send_signal(signal.SIGTERM)
+            self._process.wait()
+
+
+@contextmanager
+def guarded_process(
+    job: Job, limits: GuardLimits, root: Path, callbacks: ProcessCallbacks
+) -> Iterator[GuardedProcess]:
+    """Starts a job whose request is written. The block calls `GuardedProcess.wait`, after any other work.
+
+    The first request to stop is passed to the guard as SIGINT, which lets the stage finish its step; the
+    second, SIGTERM, makes it kill at once; a third kills the guard, whose supervisor then ends the rest. An
+    exception in the block, or in a callback, ends the process.
 
     Args:
         job: what to run.
         limits: of the guard.
-        root: working directory of the process; what relative paths are relative to.
-        watcher: told of every event, and of the memory about twice a second.
+        root: working directory of the process, which relative paths are relative to.
+        callbacks: called by `wait`; `on_start` before the block.
     """
-    began = time.monotonic()
-    place = {
-        name: root / job.path(name) for name in ("events.jsonl", "trace.csv", "guard.json", "result.json")
-    }
-    words = guard_command(limits, job.arguments(), place["trace.csv"], place["guard.json"])
-    tail = EventReader(place["events.jsonl"])
-    environment = {**child_environment(), WRITE_ROOT: str((root / job.folder).resolve())}
-    with (root / job.path("stdout.log")).open("ab") as out, (root / job.path("stderr.log")).open("ab") as err:
-        # A session of its own: a Ctrl-C in the terminal must reach the guard once, through here.
-        process = subprocess.Popen(
-            words,
-            cwd=root,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,
-        )
+    process = GuardedProcess(job, limits, root, callbacks)
     try:
         callbacks.on_start(process.pid)
-        callbacks.meanwhile()
-        _follow(process, tail, place["trace.csv"], callbacks)
+        yield process
     finally:
-        if process.poll() is None:
-            # Only an error in this program leads here: end what it started, at once.
-            process.send_signal(signal.SIGINT)
-            process.send_signal(signal.SIGTERM)
-            process.wait()
-    for event in tail.read():
-        callbacks.on_event(event)
-    return _collect(job, process.returncode, root, time.monotonic() - began, tail.bad)
+        process.kill()
 
 
-def _follow(
-    process: subprocess.Popen[bytes], tail: EventReader, trace: Path, callbacks: ProcessCallbacks
-) -> None:
-    sent, memory_due = 0, time.monotonic()
-    while True:
-        try:
-            process.wait(POLL_SECS)
-            return
-        except subprocess.TimeoutExpired:
-            pass
-        for event in tail.read():
-            callbacks.on_event(event)
-        if time.monotonic() >= memory_due:
-            memory_due = time.monotonic() + MEMORY_SECS
-            if (mib := last_memory(trace)) is not None:
-                callbacks.on_memory(mib)
-        if callbacks.stop.count > sent:
-            # One at a time, and of different kinds: two of a kind that wait to be handled are one to the
-            # kernel.
-            sent += 1
-            process.send_signal((signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[min(sent, 3) - 1])
+def _first_stop() -> signal.Signals:
+    """SIGINT; SIGTERM where that is ignored, as by a script's background jobs: the guard inherits that."""
+    return signal.SIGTERM if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else signal.SIGINT
+
+
+def run_guarded(job: Job, limits: GuardLimits, root: Path, callbacks: ProcessCallbacks) -> ProcessResult:
+    """Runs a job, whose request is written, to its end; see `guarded_process`."""
+    with guarded_process(job, limits, root, callbacks) as process:
+        return process.wait()
 
 
 def last_memory(trace: Path) -> float | None:
-    """The process tree's memory (MiB) in the last whole line of a growing trace; None if there is none yet."""
+    """Memory of the process tree (MiB) in the last whole line of a growing trace; None if there is none."""
     try:
         with trace.open("rb") as file:
             file.seek(max(0, trace.stat().st_size - 200))
@@ -220,18 +229,20 @@ def _collect(job: Job, code: int, root: Path, seconds: float, bad: Sequence[str]
         report = None
     error = ""
     if code != ExitCode.OK:
-        told = (
-            (report.message if report and report.killed else "")
+        message = report.message if report else ""
+        error = (
+            (message if report and report.killed else "")
             or result.error
-            or (report.message if report else "")
+            or message
+            or _last_line(root / job.path("stderr.log"))
+            or f"exit code {code} without a word"
         )
-        error = told or _last_words(root / job.path("stderr.log")) or f"exit code {code} without a word"
         error += "".join(f"; {line}" for line in bad[:1])
     return ProcessResult(code, error, result, report, seconds)
 
 
-def _last_words(path: Path) -> str:
-    """The end of a log, for a process that died without a result."""
+def _last_line(path: Path) -> str:
+    """The last line of a log, the guard's own lines left out, for a process that ended without a result."""
     try:
         text = path.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
     except OSError:

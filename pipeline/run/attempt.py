@@ -14,8 +14,8 @@ from pipeline.core.settings import Cause, Settings, StageKind, StageSettings
 from pipeline.core.types import Attempt, AttemptEnd, Outcome, Verdict, WeightRef
 from pipeline.evaluate.answers import AnswerCache, ProbeQuery, ProbingError, load_probes
 from pipeline.evaluate.judge import judge
-from pipeline.guard.limits import BLIND_FIGURE
 from pipeline.guard.machine import Machine
+from pipeline.guard.report import BLIND_FIGURE
 from pipeline.ledger.ledger import Ledger
 from pipeline.processes.progress import Progress
 from pipeline.processes.stage_process import (
@@ -56,19 +56,14 @@ class RunContext:
     progress: Progress
     stop: StopSignals
 
-    def callbacks(
-        self,
-        attempt: Attempt | None = None,
-        role: str = "train",
-        meanwhile: Callable[[], None] = lambda: None,
-    ) -> ProcessCallbacks:
+    def callbacks(self, attempt: Attempt | None = None, role: str = "train") -> ProcessCallbacks:
         """What happens while a process runs: of an attempt in a role, or of none."""
 
         def on_start(pid: int) -> None:
             if attempt:
                 self.ledger.process_started(attempt, pid, role)
 
-        return ProcessCallbacks(on_start, self.progress.event, self.progress.memory, meanwhile, self.stop)
+        return ProcessCallbacks(on_start, self.progress.event, self.progress.memory, self.stop)
 
 
 @dataclass(frozen=True)
@@ -214,11 +209,13 @@ def _verdict(
     attempt: Attempt,
     query: ProbeQuery,
     base: Sequence[Answer] | None,
-    meanwhile: Callable[[], None],
+    write_trace: Callable[[], None],
 ) -> Verdict:
     """Asks the weight that the attempt made, and judges its answers."""
-    callbacks = context.callbacks(attempt, "probe", meanwhile)
-    answers = context.answers.ask(query, attempt.folder, "answers", callbacks)
+    callbacks = context.callbacks(attempt, "probe")
+    with context.answers.asking(query, attempt.folder, "answers", callbacks) as wait_for_answers:
+        write_trace()  # while the process starts up
+        answers = wait_for_answers()
     probes = load_probes(query.probes.files, context.root)
     verdict = judge(probes, answers, base, query.probes.thresholds)
     files.write_verdict(verdict, context.root / attempt.folder)

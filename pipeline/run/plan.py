@@ -11,13 +11,29 @@ from pipeline.core.hashing import sha256_file
 from pipeline.core.settings import Settings, StageKind, StageSettings
 from pipeline.core.types import WeightRef
 from pipeline.guard.machine import Machine, detect_machine
-from pipeline.processes.memory_estimate import EstimateError, MemoryCap, MemoryNeed, ModelFiles, ask
+from pipeline.processes.memory_estimate import (
+    EstimateError,
+    MemoryCap,
+    MemoryNeed,
+    ModelFiles,
+    estimate_memory,
+)
 from pipeline.processes.stage_process import StageCommands, command_line
 from pipeline.run.content_key import ENTRIES, content_key
 from pipeline.run.stage_request import attempt_folder, memory_cap_gb, stage_job
 from stages.contract.serial import to_jsonable
 
-_SHOWN = "steps lr batch_size grad_accum seq_len schedule warmup_steps rounding seed".split()
+_SHOWN = [
+    "steps",
+    "lr",
+    "batch_size",
+    "grad_accum",
+    "seq_len",
+    "schedule",
+    "warmup_steps",
+    "rounding",
+    "seed",
+]
 _SHOWN_OF_INIT = ["seed"]
 
 
@@ -47,7 +63,7 @@ def memory_need(
         else ModelFiles(f"{settings.model.dir}/config.json", settings.model.weight)
     )
     cap = MemoryCap(limit, min(limit, stage.recipe.memory_limit_gb or memory_cap_gb(settings.guard)))
-    return ask(stage.name, stage.recipe, model, cap, machine, commands, root)
+    return estimate_memory(stage.name, stage.recipe, model, cap, machine, commands, root)
 
 
 def describe(settings: Settings, root: Path, commands: StageCommands, machine: Machine | None = None) -> str:

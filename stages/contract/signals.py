@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignals:
-    """Counts the stop signals while entered. Signals that are ignored already (SIGHUP under `nohup`) stay ignored.
+    """A context manager that counts stop signals.
 
+    A signal that is already ignored (SIGHUP under `nohup`) stays ignored.
     Each signal also arrives as one byte, its number, on a pipe: the object can be given to `select`.
     """
 
     def __init__(self, second_ends: bool = False) -> None:
-        """Does nothing yet; `with` begins to count.
+        """Counts from the start of the `with` block.
 
         Args:
-            second_ends: the second signal has its default effect: it ends the process at once.
+            second_ends: whether the second signal has its default effect and ends the process at once.
         """
         self.count = 0
         self._second_ends = second_ends
@@ -29,18 +31,19 @@ class StopSignals:
         self._wakeup_before = -1
 
     def __enter__(self) -> StopSignals:
-        """Takes the signals over. Only the main thread may enter."""
+        """Installs the handlers. Only the main thread may do so."""
         self._pipe = os.pipe()
         for end in self._pipe:
             os.set_blocking(end, False)
+        # The pipe first: a signal that is counted must also arrive on it.
+        self._wakeup_before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         for number in STOP_SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._receive)
-        self._wakeup_before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Gives the signals back to the handlers that had them."""
+        """Restores the handlers of before."""
         signal.set_wakeup_fd(self._wakeup_before)
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -50,13 +53,17 @@ class StopSignals:
         self._pipe = None
 
     def fileno(self) -> int:
-        """The pipe's read end, for `select`. Only while entered."""
+        """The read end of the pipe, for `select`.
+
+        Raises:
+            ValueError: outside of the `with` block.
+        """
         if self._pipe is None:
-            raise ValueError("StopSignals: not entered, so there is nothing to wait for")
+            raise ValueError("StopSignals: not entered: use it in a `with` block")
         return self._pipe[0]
 
     def arrived(self) -> list[int]:
-        """The numbers of the signals since the last call, in order. Other signals that have a handler are among them."""
+        """The numbers of the signals since the last call, in order: of all that have a Python handler."""
         try:
             return list(os.read(self.fileno(), 4096))
         except BlockingIOError:
@@ -67,3 +74,9 @@ class StopSignals:
         if self._second_ends and self.count > 1:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+
+
+def exit_process(code: int) -> NoReturn:
+    """Ends the process. A stop signal during the interpreter's teardown no longer changes its exit code."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    sys.exit(code)

@@ -1,3 +1,1 @@
-"""What every `stages` process shares: its main, its events, files that appear whole, its memory cap. Uses the
-contract.
-"""
+"""Shared by all `stages` processes: main, events, files that appear whole, memory cap. Uses the contract."""

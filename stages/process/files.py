@@ -1,6 +1,4 @@
-"""Files that appear whole or not at all: written aside, synced, hashed while written, then linked to their
-name.
-"""
+"""Files that appear whole or not at all: written under another name, hashed, synced, then renamed."""
 
 from __future__ import annotations
 
@@ -17,12 +15,12 @@ from typing import BinaryIO
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """The disk, the user's share of it, or the largest file allowed."""
 _LARGE = 1 << 20
-"""Bytes from which a second thread is worth its start."""
+"""Bytes from which hashing in a second thread is faster."""
 Buffer = bytes | bytearray | memoryview
 
 
 class OutputExistsError(FileExistsError):
-    """The output is there already; nothing is ever overwritten."""
+    """The output exists already; nothing is ever overwritten."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(
@@ -32,15 +30,15 @@ class OutputExistsError(FileExistsError):
 
 
 class NoSpaceError(OSError):
-    """The disk is too full for what is to be written."""
+    """The disk has too little space."""
 
     def __init__(self, path: Path, needed: int, free: int) -> None:
-        text = f"{path}: needs {needed / 2**20:.1f} MiB, {free / 2**20:.1f} MiB are free: free some space or write elsewhere"
-        super().__init__(errno.ENOSPC, text)
+        sizes = f"needs {needed / 2**20:.1f} MiB, {free / 2**20:.1f} MiB are free"
+        super().__init__(errno.ENOSPC, f"{path}: {sizes}: free some space or write elsewhere")
 
 
 def require_new(path: Path) -> None:
-    """Raises OutputExistsError if `path` exists, a dangling link included."""
+    """Raises OutputExistsError if `path` exists, if only as a dangling link."""
     if os.path.lexists(path):
         raise OutputExistsError(path)
 
@@ -53,27 +51,28 @@ def require_space(path: Path, needed: int) -> None:
 
 
 class HashingWriter:
-    """Writes to a binary file and keeps the SHA-256 and the count of what was written.
+    """Writes to a binary file, with the SHA-256 and the number of bytes written.
 
     Args:
-        beside: Hashes large pieces while they are written and the next ones are made; neither holds the
-            interpreter meanwhile.
+        file: Is written to.
+        pool: Hashes large buffers while they are written and the next ones are made; hashing and writing
+            both release the interpreter lock.
     """
 
-    def __init__(self, file: BinaryIO, beside: ThreadPoolExecutor) -> None:
-        self._file, self._beside = file, beside
+    def __init__(self, file: BinaryIO, pool: ThreadPoolExecutor) -> None:
+        self._file, self._pool = file, pool
         self._sha256 = hashlib.sha256()
         self._hashing: Future[None] | None = None
         self.nbytes = 0
 
     def write(self, data: Buffer) -> None:
-        """Writes all of `data`, a contiguous buffer that must stay as it is until the next call returns."""
+        """Writes all of `data`, a contiguous buffer that must not change until the next call returns."""
         self._wait()
         size = memoryview(data).nbytes
         if size < _LARGE:
             self._sha256.update(data)
         else:
-            self._hashing = self._beside.submit(self._sha256.update, data)
+            self._hashing = self._pool.submit(self._sha256.update, data)
         self._file.write(data)
         self.nbytes += size
 
@@ -95,7 +94,7 @@ def new_file(path: Path, needed: int = 0) -> Iterator[HashingWriter]:
 
     Args:
         path: Must not exist. Its folder is made if missing.
-        needed: Bytes that will be written, checked against the free space first; 0 if not known.
+        needed: Bytes that will be written, compared with the free space first; 0 if not known.
 
     Raises:
         OutputExistsError: if `path` exists, before or after writing.
@@ -104,40 +103,41 @@ def new_file(path: Path, needed: int = 0) -> Iterator[HashingWriter]:
     require_new(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     require_space(path, needed)
-    aside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with ThreadPoolExecutor(1) as beside, aside.open("xb") as file:
-            writer = HashingWriter(file, beside)
+        with ThreadPoolExecutor(1) as pool, partial.open("xb") as file:
+            writer = HashingWriter(file, pool)
             yield writer
             file.flush()
             os.fsync(file.fileno())
-        publish(aside, path)
+        publish(partial, path)
     except OSError as error:
         if error.errno in _FULL and not isinstance(error, NoSpaceError):
             raise NoSpaceError(path, needed, shutil.disk_usage(path.parent).free) from error
         raise
     finally:
-        aside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
-def publish(aside: Path, path: Path) -> None:
-    """Gives a whole, synced file its name. Raises OutputExistsError if that is taken. `aside` may stay, and
-    is the caller's to remove.
+def publish(partial: Path, path: Path) -> None:
+    """Gives a whole, synced file its name. `partial` may still exist afterwards; the caller removes it.
+
+    Raises:
+        OutputExistsError: if the name is taken.
     """
-    # A link fails where the name is taken; a rename would overwrite. File systems without links get the
-    # rename.
+    # A link fails where the name is taken. A rename would overwrite; it is for file systems without links.
     try:
-        os.link(aside, path)
+        os.link(partial, path)
     except FileExistsError:
         raise OutputExistsError(path) from None
     except OSError:
         require_new(path)
-        aside.rename(path)
+        partial.rename(path)
     sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes the names in `folder` survive a power cut."""
+    """Syncs the names in `folder`, so that they survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -153,11 +153,16 @@ def write_new_text(path: Path, text: str) -> None:
 
 
 def sha256_of(path: Path, progress: Callable[[int], None] | None = None) -> str:
-    """Hex SHA-256 of a file, read in 4 MiB pieces."""
+    """Hex SHA-256 of a file, read in blocks of 4 MiB.
+
+    Args:
+        path: The file.
+        progress: Called with the size of each block in bytes.
+    """
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while piece := file.read(1 << 22):
-            digest.update(piece)
+        while block := file.read(1 << 22):
+            digest.update(block)
             if progress:
-                progress(len(piece))
+                progress(len(block))
     return digest.hexdigest()

@@ -1,9 +1,8 @@
-"""The fence inside a process: a cap of its own memory, so that too much is an error that names its size
-before the guard must kill.
+"""The memory cap of a stage's own process: an allocation beyond it fails with an error that names its size,
+before the guard has to kill the process.
 
-On a GPU it is the CUDA allocator's cap. On a CPU it is RLIMIT_DATA (Linux 4.7 and later, setrlimit(2)):
-private writable memory, which follows what a training really uses; RLIMIT_AS would count mapped files and
-reserved addresses too.
+On a GPU it is the CUDA allocator's cap. On a CPU it is RLIMIT_DATA (Linux 4.7 and later, setrlimit(2)), which
+limits private writable memory; RLIMIT_AS would count mapped files and reserved addresses too.
 """
 
 from __future__ import annotations
@@ -14,12 +13,15 @@ import sys
 import torch
 
 _UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-_TRIED = re.compile(r"(?:[Tt]ried to allocate|Unable to allocate) ([\d.]+) (bytes|KiB|MiB|GiB)")
+_SIZE = re.compile(r"(?:[Tt]ried to allocate|Unable to allocate) ([\d.]+) (bytes|KiB|MiB|GiB)")
 
 
 def cap_memory(limit_gb: float, device: torch.device) -> None:
-    """Caps this process's memory on the device. GB of 1024 MiB; 0: no cap. Without effect where the system
-    knows no such cap.
+    """Caps this process's memory on the device, if the system supports that.
+
+    Args:
+        limit_gb: GB of 1024 MiB; 0: no cap.
+        device: a GPU, or the CPU.
     """
     if not limit_gb:
         return
@@ -37,11 +39,9 @@ def cap_memory(limit_gb: float, device: torch.device) -> None:
 
 
 def failed_allocation(error: BaseException) -> int | None:
-    """The size in bytes of the allocation whose failure `error` reports; 0 if it does not say; None if it is
-    another error.
-    """
+    """The bytes of the allocation whose failure `error` reports; 0 if not named; None for other errors."""
     text = str(error)
-    match = _TRIED.search(text)
+    match = _SIZE.search(text)
     if (
         isinstance(error, (torch.OutOfMemoryError, MemoryError))
         or "DefaultCPUAllocator" in text

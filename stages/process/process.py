@@ -1,6 +1,4 @@
-"""What every `stages` process shares: its events, its result, its exit code, its device, and stopping when it
-is asked to.
-"""
+"""Shared by all `stages` processes: events, result, exit code and device."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ from stages.process.memory_cap import failed_allocation
 
 
 class StageError(Exception):
-    """A stage that cannot go on, with the exit code that says why."""
+    """A stage that cannot continue, with the exit code for the reason."""
 
     def __init__(self, code: ExitCode, text: str, details: dict[str, Any] | None = None) -> None:
         self.code = code
@@ -47,7 +45,7 @@ class StageError(Exception):
 
 
 class Request(Protocol):
-    """What all requests have."""
+    """The part that all requests share."""
 
     @property
     def events(self) -> str: ...
@@ -60,7 +58,7 @@ R = TypeVar("R", bound=Request)
 
 
 class Reporter:
-    """Appends events to the stream of a stage, each a whole line in one write."""
+    """Appends events to the event file of a stage, each a whole line in one write."""
 
     def __init__(self, path: Path, device: torch.device) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +71,7 @@ class Reporter:
         os.write(self._handle, event.line().encode("utf-8"))
 
     def phase(self, phase: Phase) -> None:
-        """Marks a phase, with this process's memory at that moment."""
+        """Reports a phase, with this process's memory at that moment."""
         self.last_phase = phase
         self._write(
             Event(utc_now(), EventKind.PHASE, phase=phase, values={"device_mib": device_mib(self.device)})
@@ -89,20 +87,20 @@ class Reporter:
         self._write(Event(utc_now(), EventKind.PROGRESS, step=done, total=total, text=text))
 
     def note(self, text: str) -> None:
-        """Says one line to the user; it also stands in the result."""
+        """Reports one line for the user, which is also part of the result."""
         self.notes.append(text)
         self._write(Event(utc_now(), EventKind.NOTE, text=text))
 
 
 def device_mib(device: torch.device) -> float:
-    """Memory of this process: what the CUDA allocator holds on a GPU, resident memory otherwise. MiB."""
+    """Memory of this process in MiB: reserved by the CUDA allocator on a GPU, otherwise resident memory."""
     if device.type == "cuda":
         return round(torch.cuda.memory_reserved(device) / 2**20, 1)
     return round(resident_mib(), 1)
 
 
 def resident_mib() -> float:
-    """Resident memory of this process in MiB; where there is no /proc, the largest so far."""
+    """Resident memory of this process in MiB; without /proc, its largest value so far."""
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
@@ -131,25 +129,26 @@ def pick_device(name: str) -> torch.device:
             ExitCode.BAD_INPUT,
             f"device: {name}: this machine shows {torch.cuda.device_count()} CUDA device(s)",
         )
-    # The allocator's own functions want a number, not "the current one".
+    # The allocator's functions need an index, not "the current device".
     return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
 
 
 def make_deterministic(threads: int) -> None:
-    """Same inputs, same bytes: no algorithm whose sums depend on timing."""
+    """Same inputs, same bytes: forbids algorithms whose sums depend on timing.
+
+    Args:
+        threads: of torch; 0: its default.
+    """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.set_deterministic_debug_mode(
-        "error"
-    )  # `use_deterministic_algorithms` does the same and imports torch's whole compiler
+    # `use_deterministic_algorithms` does the same and imports torch's whole compiler.
+    torch.set_deterministic_debug_mode("error")
     if threads:
         torch.set_num_threads(threads)
 
 
 @contextmanager
-def over_limit_told(reporter: Reporter) -> Iterator[None]:
-    """Turns a failed allocation inside the block into `OVER_LIMIT`, with its size and the phase in which it
-    failed.
-    """
+def convert_out_of_memory(reporter: Reporter) -> Iterator[None]:
+    """Turns a failed allocation inside the block into a StageError `OVER_LIMIT` with its size and phase."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -157,7 +156,10 @@ def over_limit_told(reporter: Reporter) -> Iterator[None]:
         if size is None:
             raise
         phase, step, held = reporter.last_phase, reporter.last_step, device_mib(reporter.device)
-        text = f"out of memory after phase {phase}, {step} step(s) done: an allocation of {size / 2**20:.1f} MiB failed, {held:.0f} MiB held"
+        text = (
+            f"out of memory after phase {phase}, {step} step(s) done:"
+            f" an allocation of {size / 2**20:.1f} MiB failed, {held:.0f} MiB held"
+        )
         remedy = "lower batch_size or seq_len, set gradient_checkpointing, or raise the guard's limit"
         details = {"allocation_bytes": size, "phase": phase, "steps_done": step, "held_mib": held}
         raise StageError(ExitCode.OVER_LIMIT, f"{text}: {remedy}", details) from error
@@ -173,10 +175,8 @@ def versions() -> dict[str, str]:
     return found
 
 
-def outside_problems(request: Any, root: str) -> list[str]:
-    """Every path of a request that would write outside of a folder, each as `key: path: remedy`. Links are
-    followed.
-    """
+def write_root_problems(request: Any, root: str) -> list[str]:
+    """Every path outside of `root` that a request would write to, as `key: path: remedy`. Follows links."""
     inside = Path(root).resolve()
     parts = [request, *([request.train] if isinstance(request, ExternalRequest) else [])]
     paths = {f.name: getattr(part, f.name) for part in parts for f in fields(part) if setting_of(f).written}
@@ -220,11 +220,11 @@ def _failure(error: BaseException) -> StageResult:
 
 
 def run_process(kind: type[R], work: Callable[[R], StageResult], argv: list[str], what: str) -> int:
-    """The main of a `stages` process: reads the request, works, writes the result last.
+    """The main function of a `stages` process: reads the request, does the work, writes the result last.
 
     Args:
         kind: The request's dataclass.
-        work: Does it; returns a result or raises.
+        work: Does the work; returns a result or raises.
         argv: Command-line arguments: the request file.
         what: One line for `--help`.
 
@@ -240,7 +240,7 @@ def run_process(kind: type[R], work: Callable[[R], StageResult], argv: list[str]
         require_new(result_path)
         problems = request.check()
         if root := os.environ.get(WRITE_ROOT):
-            problems += outside_problems(request, root)
+            problems += write_root_problems(request, root)
         if problems:
             raise RequestError(str(arguments.request), problems)
     except (RequestError, OutputExistsError) as error:

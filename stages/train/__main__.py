@@ -1,8 +1,7 @@
 """One stage: load a weight, train it on rows, export it. `python -m stages.train REQUEST.json`."""
 
-import sys
-
+from stages.contract.signals import exit_process
 from stages.train.stage import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_process(main())

@@ -1,9 +1,8 @@
-"""Saved training states: all that the rest of a stage depends on, in the weight file's own container, whole
-or not at all.
+"""Checkpoints of a training, in the container of weight files; each exists whole or not at all.
 
-A state is a set of named tensors (masters, optimizer states, clipping) and a JSON text (step, place in the
-order of rows, figures), with a SHA-256 over all of it as the last entry. Random bits need no saving: they are
-a pure function of seed, step and place, and the order of rows is replayed from its seed.
+A checkpoint holds named tensors (masters, optimizer states, clipping), a JSON text (step, rows taken,
+figures) and, as the last entry, a SHA-256 over all of it. Random bits need no saving: they are a pure
+function of seed, step and position, and the order of rows is replayed from its seed.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from pathlib import Path
 import torch
 
 from stages.contract import ExitCode, TrainRequest
-from stages.contract.checkpoints import checkpoint_path, newest_checkpoint
 from stages.contract.fields import Affects
+from stages.contract.requests import checkpoint_path, newest_checkpoint
 from stages.contract.serial import to_jsonable
 from stages.process.files import Buffer, NoSpaceError, sha256_of
 from stages.process.process import Reporter, StageError
@@ -30,8 +29,9 @@ from stages.weights.dat_index import DatError, ElemType, Spec
 META, DIGEST = "meta", "sha256"
 PIECE_BYTES = 1 << 24
 FREE_KEYS = ("data", "device")
-"""Fields of a recipe that affect the result and may differ all the same between the stage that saved a state and
-the one that goes on from it: rows count by their content, and where the same bytes come from does not matter.
+"""Fields of a recipe that affect the result and may differ all the same between the stage that saved a state
+and the one that goes on from it: rows count by their content, and where the same bytes come from does not
+matter.
 """
 _ELEM_TYPES = {
     dtype: elem for elem, dtype in reversed(TORCH_DTYPES.items()) if elem not in (ElemType.RAW, ElemType.E4M3)
@@ -39,22 +39,23 @@ _ELEM_TYPES = {
 
 
 class UnusableCheckpointError(ValueError):
-    """A file that is no whole state, or a state that this device's way of training does not have."""
+    """A file that is not a whole checkpoint, or has other tensors than training on this device needs."""
 
 
 @dataclass
 class TrainProgress:
-    """Where a training stands."""
+    """How far a training has come; saved with every checkpoint."""
 
     step: int = 0
     """Steps done."""
     rows: int = 0
-    """Rows taken from the endless order."""
+    """Rows taken so far, all epochs together."""
     ratio_sum: float = 0.0
+    """Sum of the finite update ratios."""
     ratio_count: int = 0
-    """Of the finite update ratios."""
+    """Number of the finite update ratios."""
     figures: dict[str, float] = field(default_factory=dict)
-    """What is reported at the end: first and last loss, tokens."""
+    """For the result: first and last loss, tokens."""
 
 
 def fingerprint(request: TrainRequest, rows: list[EncodedRow], weight: Path) -> str:
@@ -70,15 +71,14 @@ def fingerprint(request: TrainRequest, rows: list[EncodedRow], weight: Path) -> 
     return digest.hexdigest()
 
 
-def save(path: Path, tensors: Mapping[str, torch.Tensor], place: TrainProgress, key: str) -> None:
-    """Writes a state.
+def save(path: Path, tensors: Mapping[str, torch.Tensor], progress: TrainProgress, key: str) -> None:
+    """Writes a checkpoint.
 
     Args:
         path: Must not exist.
-        tensors: All tensors of the state by name. One of them is in CPU memory a second time while it is
-            written.
-        place: Where the training stands.
-        key: As `fingerprint` gives it.
+        tensors: All tensors of the training by name. Each is copied to CPU memory while it is written.
+        progress: Saved with them.
+        key: Of `fingerprint`.
 
     Raises:
         NoSpaceError: if the disk is too full; nothing is left behind.
@@ -94,24 +94,26 @@ def save(path: Path, tensors: Mapping[str, torch.Tensor], place: TrainProgress, 
     def item(spec: Spec, tensor: torch.Tensor) -> tuple[Spec, Payload]:
         return spec, lambda: hashed(spec, iter([tensor_bytes(tensor)]))
 
-    meta = torch.frombuffer(bytearray(json.dumps({"key": key, **asdict(place)}).encode()), dtype=torch.uint8)
+    meta = torch.frombuffer(
+        bytearray(json.dumps({"key": key, **asdict(progress)}).encode()), dtype=torch.uint8
+    )
     named = {META: meta, **tensors}
     items = [item(Spec(name, _ELEM_TYPES[t.dtype], tuple(t.shape)), t) for name, t in named.items()]
     write_dat(path, [*items, (Spec(DIGEST, ElemType.UINT8, (32,)), lambda: iter([digest.digest()]))])
 
 
 def restore(path: Path, tensors: Mapping[str, torch.Tensor], key: str) -> TrainProgress:
-    """Copies a state into the tensors of a trainer that has done nothing yet.
+    """Copies a checkpoint into the tensors of a trainer that has not trained yet.
 
     Args:
         path: A file that `save` wrote.
-        tensors: Receive the values; names, shapes and dtypes must be those saved.
-        key: As `fingerprint` gives it for the request that goes on.
+        tensors: Overwritten; names, shapes and dtypes must be those saved.
+        key: Of `fingerprint`, for the request that resumes.
 
     Raises:
-        UnusableCheckpointError: if it is damaged or of another kind of device; the tensors are untouched
-            then.
-        StageError: `BAD_INPUT` if the state is of another training.
+        UnusableCheckpointError: if the file is damaged or was saved on another kind of device; the tensors
+            are unchanged then.
+        StageError: `BAD_INPUT` if it is a checkpoint of another training.
     """
     try:
         with DatFile(path) as dat:
@@ -157,7 +159,7 @@ def _require_whole(dat: DatFile) -> None:
 
 
 class Checkpoints:
-    """The saved states of one stage: written every so often, the one before kept until the new one is whole."""
+    """The checkpoints of one stage: saved at a fixed interval, each deleted once the next one is whole."""
 
     def __init__(self, request: TrainRequest, rows: list[EncodedRow], reporter: Reporter) -> None:
         self._every = request.checkpoint_every
@@ -171,47 +173,45 @@ class Checkpoints:
 
     @property
     def on(self) -> bool:
-        """Whether states are saved."""
+        """Whether checkpoints are saved."""
         return self._every > 0
 
     def due(self, step: int) -> bool:
-        """Whether the state after this step is to be saved."""
+        """Whether to save a checkpoint after this step."""
         return self.on and step % self._every == 0
 
     def restore(self, tensors: Mapping[str, torch.Tensor]) -> TrainProgress:
-        """The place to go on from; the beginning if there is no state or it cannot be used, which is said.
+        """Loads the checkpoint to resume from. Without a usable one, training starts at step 0.
 
         Raises:
-            StageError: `BAD_INPUT` if the state is of another training.
+            StageError: `BAD_INPUT` if it is a checkpoint of another training.
         """
         if self._resume is None:
             return TrainProgress()
         try:
-            place = restore(self._resume, tensors, self._key)
+            progress = restore(self._resume, tensors, self._key)
         except UnusableCheckpointError as error:
             self._reporter.note(f"resume: {error}; trained from the beginning")
             return TrainProgress()
-        self._reporter.note(f"resume: goes on after step {place.step} ({self._resume})")
-        return place
+        self._reporter.note(f"resume: goes on after step {progress.step} ({self._resume})")
+        return progress
 
-    def save(self, tensors: Mapping[str, torch.Tensor], place: TrainProgress) -> None:
-        """Saves a state and removes the one before it. A full disk is said once: the training goes on
-        without.
-        """
-        path, before = checkpoint_path(self._folder, place.step), newest_checkpoint(self._folder)
-        if path == before:
+    def save(self, tensors: Mapping[str, torch.Tensor], progress: TrainProgress) -> None:
+        """Saves a checkpoint and deletes the previous one. A full disk is noted once; training goes on."""
+        path, previous = checkpoint_path(self._folder, progress.step), newest_checkpoint(self._folder)
+        if path == previous:
             return
         try:
-            save(path, tensors, place, self._key)
+            save(path, tensors, progress, self._key)
         except NoSpaceError as error:
             if not self._warned:
-                self._reporter.note(f"no state was saved after step {place.step}: {error}")
+                self._reporter.note(f"no state was saved after step {progress.step}: {error}")
             self._warned = True
             return
-        if before:
-            before.unlink()
+        if previous:
+            previous.unlink()
 
     def discard(self) -> None:
-        """Removes the saved states: the weight that they led to is exported."""
+        """Deletes the checkpoints, once the weight is exported."""
         if self.on and self._folder.is_dir():
             shutil.rmtree(self._folder)

@@ -1,9 +1,8 @@
-"""One stage by another program: start its command, wait, check the weight file that it wrote. `python -m
-stages.external REQUEST.json`.
+"""One stage that another program trains: `python -m stages.external REQUEST.json`.
 
-The program writes to a name that begins with a dot; the file gets its real name once the program ended well
-and the file holds what the input weight holds. A file that does not is kept under the first name, for a
-person to look at.
+Starts the program, waits for it, and checks the weight file that it wrote. The program writes to a name that
+begins with a dot. The file gets its real name once the program has ended with exit code 0 and the file has
+the entries of the input weight; a file without them stays under the first name, for a person to look at.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pathlib import Path
 import torch
 
 from stages.contract import ExitCode, ExternalRequest, Phase, StageResult, TrainRequest, read_rows
-from stages.contract.command import NUMBERS, expand
+from stages.contract.command import RECIPE_PLACEHOLDERS, expand
 from stages.contract.signals import StopSignals
 from stages.process.files import publish, require_new, require_space, sha256_of, write_new_text
 from stages.process.process import Reporter, StageError, run_process, versions
@@ -31,11 +30,15 @@ _SHOWN = 3
 
 
 def external(request: ExternalRequest, stop: StopSignals | None = None) -> StageResult:
-    """Carries out one stage by the request's command.
+    """Runs one stage with the request's command.
+
+    Args:
+        request: what to train, and the command.
+        stop: entered; its first signal is passed to the program as SIGTERM. None: nothing is.
 
     Raises:
-        StageError: `FAILED` if the program failed, or wrote no weight or a broken one; `INTERRUPTED` if it
-        was asked to stop. The errors of reading the inputs, before anything is started.
+        StageError: `FAILED` if the program failed, or wrote no weight or a broken one; `INTERRUPTED` if a
+            stop was requested. Errors of reading the inputs are raised before anything is started.
     """
     train = request.train
     reporter = Reporter(Path(train.events), torch.device("cpu"))
@@ -53,7 +56,7 @@ def external(request: ExternalRequest, stop: StopSignals | None = None) -> Stage
         "output": str(aside),
         "model_dir": train.model_dir,
     }
-    numbers = {key: getattr(train, key) for key in NUMBERS}
+    numbers = {key: getattr(train, key) for key in RECIPE_PLACEHOLDERS}
     command = expand(request.command, paths | numbers, request.shell)
     reporter.phase(Phase.START)
     reporter.note(f"command: {shlex.join(command)}")
@@ -78,8 +81,9 @@ def external(request: ExternalRequest, stop: StopSignals | None = None) -> Stage
 
 
 def _rows(train: TrainRequest) -> str:
-    """All rows in one TSV beside the output, repeated as configured and without a header, which a program
-    might take for a row.
+    """Writes all rows, repeated as configured, to one TSV beside the output.
+
+    It has no header, which a program might take for a row.
     """
     path = Path(train.output_weight).with_suffix(".tsv")
     lines = [
@@ -92,7 +96,7 @@ def _rows(train: TrainRequest) -> str:
 
 
 def _run(command: list[str], stop: StopSignals) -> float:
-    """Runs the program to its end; returns the seconds it took. Its output goes where this process's goes."""
+    """Runs the program, with this process's stdout and stderr; returns the seconds it took."""
     began = time.monotonic()
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
@@ -100,15 +104,15 @@ def _run(command: list[str], stop: StopSignals) -> float:
         raise StageError(
             ExitCode.BAD_INPUT, f"{command[0]}: cannot be started: {error.strerror}: correct trainer.command"
         ) from error
-    told = False
+    terminated = False
     while True:
         try:
             code = process.wait(POLL_SECS)
             break
         except subprocess.TimeoutExpired:
-            if stop.count and not told:
+            if stop.count and not terminated:
                 process.terminate()
-                told = True
+                terminated = True
     if stop.count:
         raise StageError(
             ExitCode.INTERRUPTED, f"asked to stop: the program ended with {code}, its weight is not used"

@@ -1,6 +1,4 @@
-"""A model from nothing: a tokenizer trained on rows, and random weights as an NVFP4 file. `python -m
-stages.init REQUEST.json`.
-"""
+"""A new model: a tokenizer trained on rows, and random NVFP4 weights: `python -m stages.init REQUEST`."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ from stages.process.memory_cap import cap_memory
 from stages.process.process import (
     Reporter,
     StageError,
+    convert_out_of_memory,
     make_deterministic,
-    over_limit_told,
     pick_device,
     run_process,
     versions,
@@ -44,21 +44,21 @@ _PARITY_PROMPT = "談談UFO"
 
 
 def train(request: TrainRequest, stop: StopSignals | None = None) -> StageResult:
-    """Carries out one stage.
+    """Runs one stage.
 
     Args:
-        request: what to train on what.
-        stop: entered; its first signal ends the training after its step. None never stops it.
+        request: weight, rows, recipe and output.
+        stop: entered; its first signal ends the training after its step. None: nothing does.
 
     Raises:
-        StageError and the errors of reading its inputs, each naming the place and the remedy.
+        StageError: and the errors of reading its inputs; each names the file or key and the remedy.
     """
     clock = {"start": time.perf_counter()}
     device = pick_device(request.device)
     make_deterministic(request.threads)
     cap_memory(request.memory_limit_gb, device)
     reporter = Reporter(Path(request.events), device)
-    with over_limit_told(reporter):
+    with convert_out_of_memory(reporter):
         return _train(request, device, reporter, clock, stop or StopSignals())
 
 
@@ -79,38 +79,42 @@ def _train(
         output.parent.mkdir(parents=True, exist_ok=True)
         require_space(output, dat.nbytes)
         model, layout = load_model(
-            dat, config, path=InferencePath.FP2, rule=request.scale_rule, compute_dtype=request.compute_dtype, device=device,
+            dat,
+            config,
+            path=InferencePath.FP2,
+            rule=request.scale_rule,
+            compute_dtype=request.compute_dtype,
+            device=device,
             wide_masters=request.rounding is Rounding.FP32,
-        )  # fmt: skip
+        )
         names = trainable_names(model, request.train_last_layers)
         _check_names(names, layout, request)
         reporter.phase(Phase.MODEL_LOADED)
         _require_parity(dat, layout, model, tokenizer, Path(request.result), reporter)
         clock["loaded"] = time.perf_counter()
-        trained, checkpoints = TrainResult(), Checkpoints(request, rows, reporter)
+        result, checkpoints = TrainResult(), Checkpoints(request, rows, reporter)
         if request.steps and request.stop_after not in (Phase.START, Phase.MODEL_LOADED):
-            trained = Trainer(model, names, rows, request, reporter, checkpoints).run(stop)
+            result = Trainer(model, names, rows, request, reporter, checkpoints).run(stop)
         clock["trained"] = time.perf_counter()
-        figures = trained.figures | _counts(model, names, layout)
+        figures = result.figures | _counts(model, names, layout)
         if device.type == "cuda":
             figures["peak_allocated_mib"] = torch.cuda.max_memory_allocated(device) / 2**20
         if request.stop_after and request.stop_after != Phase.EXPORTED:
             return StageResult(
-                0, steps=trained.steps, figures=figures, notes=reporter.notes, versions=versions()
+                0, steps=result.steps, figures=figures, notes=reporter.notes, versions=versions()
             )
         parameters = dict(model.named_parameters())
         written = export(dat, layout, {n: parameters[n].detach() for n in names}, request.scale_rule, output)
         reporter.phase(Phase.EXPORTED)
         checkpoints.discard()
     clock["exported"] = time.perf_counter()
-    marks = list(clock)
-    figures |= {f"seconds_{b}": clock[b] - clock[a] for a, b in itertools.pairwise(marks)}
+    figures |= {f"seconds_{b}": clock[b] - clock[a] for a, b in itertools.pairwise(clock)}
     return StageResult(
         0,
         output=request.output_weight,
         sha256=written.sha256,
         output_bytes=written.nbytes,
-        steps=trained.steps,
+        steps=result.steps,
         figures=figures,
         notes=reporter.notes,
         versions=versions(),

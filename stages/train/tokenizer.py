@@ -52,9 +52,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     wanted = vocab_size - len(SPECIAL_TOKENS)
     trainer = trainers.BpeTrainer(vocab_size=wanted, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
-    if tokenizer.get_vocab_size() != wanted:
-        raise ValueError(
-            f"vocab_size {vocab_size}: the texts give only {tokenizer.get_vocab_size()} of {wanted}: add texts"
-        )
+    if (size := tokenizer.get_vocab_size()) != wanted:
+        raise ValueError(f"vocab_size {vocab_size}: the texts give only {size} of {wanted}: add texts")
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL_TOKENS])
     return tokenizer

@@ -25,12 +25,12 @@ from stages.train.checkpoint import Checkpoints, TrainProgress
 
 @dataclass
 class TrainResult:
-    """What a loop did."""
+    """What a training did."""
 
     steps: int = 0
     figures: dict[str, float] = field(default_factory=dict)
     stopped_at: str = ""
-    """The phase of `stop_after`, if that ended it."""
+    """The phase of `stop_after`, if it ended there."""
 
 
 def trainable_names(model: Qwen3, train_last_layers: int) -> list[str]:
@@ -94,9 +94,7 @@ class Trainer:
         model.train()
 
     def _make_engine(self, names: list[str]) -> Engine | None:
-        """The full-size engine where the request allows it; None is the plain path, with a note of why on a
-        GPU.
-        """
+        """The full-size engine, or None for the plain path; on a GPU the reason for that is noted."""
         reason = plain_path_reason(self.request, self.device)
         if not reason:
             return Engine(self.model, names, self.optimizer, self.request, self.reporter.note)
@@ -116,56 +114,56 @@ class Trainer:
         return update
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
-        """Every tensor that lasts from step to step, by name: saved as it is, restored in place."""
+        """Every tensor that persists between steps, by name; checkpoints save and restore these in place."""
         tensors = {f"master/{name}": parameter.detach() for name, parameter in self.trainable.items()}
         for name, state in self.optimizer.states.items():
             tensors |= {f"{key}/{name}": tensor for key, tensor in state.tensors().items()}
         return tensors | {f"clip/{key}": tensor for key, tensor in self.clip.tensors().items()}
 
     def run(self, stop: StopSignals) -> TrainResult:
-        """Trains up to `request.steps` steps, from the state of `request.resume` if there is one.
+        """Trains up to `request.steps` steps, from the checkpoint of `request.resume` if there is one.
 
         Raises:
-            StageError: `NON_FINITE` on a loss or gradient that is no number; `INTERRUPTED` after the step in
-                which it was asked to stop.
+            StageError: `NON_FINITE` if a loss or gradient norm is not finite; `INTERRUPTED` after the step in
+                which a stop was requested.
         """
-        place = self.checkpoints.restore(self.state_tensors())
+        progress = self.checkpoints.restore(self.state_tensors())
         order = itertools.islice(
-            row_order(len(self.rows), self.request.sampling, self.request.seed), place.rows, None
+            row_order(len(self.rows), self.request.sampling, self.request.seed), progress.rows, None
         )
-        trained = TrainResult(place.step, place.figures)
-        first, self.step_number = True, place.step
+        result = TrainResult(progress.step, progress.figures)
+        first, self.step_number = True, progress.step
         while self.step_number < self.request.steps:
             started = time.perf_counter()
             batches = [self._next_batch(order) for _ in range(self.request.grad_accum)]
-            if first and self._at(Phase.BATCH_READY, trained):
+            if first and self._stops_after(Phase.BATCH_READY, result):
                 break
             self.step_number += 1
             lr = self.request.lr * schedule_factor(self.step_number, self.request)
             self.optimizer.begin_step(self.step_number, lr)
-            loss = self._step(batches, first, trained)
-            if trained.stopped_at:
+            loss = self._step(batches, first, result)
+            if result.stopped_at:
                 break
             values = {
                 "loss": loss,
                 "lr": lr,
-                **self._measured(place),
+                **self._measure(progress),
                 "tokens": float(sum(b.tokens for b in batches)),
             }
-            trained.steps = place.step = self.step_number
-            place.rows += self.request.batch_size * self.request.grad_accum
-            place.figures |= {"loss_first": place.figures.get("loss_first", loss), "loss_last": loss}
-            place.figures["tokens"] = place.figures.get("tokens", 0.0) + values["tokens"]
+            result.steps = progress.step = self.step_number
+            progress.rows += self.request.batch_size * self.request.grad_accum
+            progress.figures |= {"loss_first": progress.figures.get("loss_first", loss), "loss_last": loss}
+            progress.figures["tokens"] = progress.figures.get("tokens", 0.0) + values["tokens"]
             self._report(values | {"step_seconds": time.perf_counter() - started})
-            if first and self._at(Phase.OPTIMIZER_STEP_DONE, trained):
+            if first and self._stops_after(Phase.OPTIMIZER_STEP_DONE, result):
                 break
             first = False
-            self._keep(place, stop)
-        if place.ratio_count:
-            trained.figures["update_ratio_mean"] = place.ratio_sum / place.ratio_count
-        return trained
+            self._save_or_stop(progress, stop)
+        if progress.ratio_count:
+            result.figures["update_ratio_mean"] = progress.ratio_sum / progress.ratio_count
+        return result
 
-    def _measured(self, place: TrainProgress) -> dict[str, float]:
+    def _measure(self, progress: TrainProgress) -> dict[str, float]:
         """Gradient norm and effective update ratio of the step that was just done."""
         norm, ratio = self.clip.norm(), self.optimizer.take_update_ratio()
         if not math.isfinite(norm):
@@ -173,9 +171,9 @@ class Trainer:
                 ExitCode.NON_FINITE,
                 f"step {self.step_number}: gradient norm is {norm}: lower lr or raise warmup_steps",
             )
-        if math.isfinite(ratio):  # a rate of 0 intends no update
-            place.ratio_sum += ratio
-            place.ratio_count += 1
+        if math.isfinite(ratio):  # it is not where the rate is 0
+            progress.ratio_sum += ratio
+            progress.ratio_count += 1
         return {"grad_norm": norm, "update_ratio": ratio}
 
     def _report(self, values: dict[str, float]) -> None:
@@ -185,32 +183,33 @@ class Trainer:
                 step, steps, {k: float(f"{v:.6g}") for k, v in values.items() if math.isfinite(v)}
             )
 
-    def _keep(self, place: TrainProgress, stop: StopSignals) -> None:
-        """Saves the state where it is due; ends the stage if it was asked to."""
-        if self.checkpoints.due(place.step) or (stop.count and self.checkpoints.on):
-            self.checkpoints.save(self.state_tensors(), place)
+    def _save_or_stop(self, progress: TrainProgress, stop: StopSignals) -> None:
+        """Saves a checkpoint if one is due, and ends the stage if a stop was requested."""
+        if self.checkpoints.due(progress.step) or (stop.count and self.checkpoints.on):
+            self.checkpoints.save(self.state_tensors(), progress)
         if stop.count:
             raise StageError(
-                ExitCode.INTERRUPTED, f"asked to stop: stopped after step {place.step}, nothing exported"
+                ExitCode.INTERRUPTED, f"asked to stop: stopped after step {progress.step}, nothing exported"
             )
 
     def _next_batch(self, order) -> Batch:
         return collate([self.rows[next(order)] for _ in range(self.request.batch_size)], self.device)
 
-    def _at(self, phase: Phase, trained: TrainResult) -> bool:
+    def _stops_after(self, phase: Phase, result: TrainResult) -> bool:
+        """Reports the phase; whether the request ends there."""
         self.reporter.phase(phase)
         if self.request.stop_after == phase:
-            trained.stopped_at = phase
-        return bool(trained.stopped_at)
+            result.stopped_at = phase
+        return bool(result.stopped_at)
 
-    def _step(self, batches: list[Batch], first: bool, trained: TrainResult) -> float:
-        """Forward and backward of all batches of one step; returns the mean loss of an answer token."""
-        if first and self._at(Phase.ZERO_GRAD_DONE, trained):
+    def _step(self, batches: list[Batch], first: bool, result: TrainResult) -> float:
+        """Forward and backward of all batches of one step; returns the mean loss per answer token."""
+        if first and self._stops_after(Phase.ZERO_GRAD_DONE, result):
             return float("nan")
         if self.engine is not None:
             total = self._finite(self.engine.step(batches[0]).item())
             if first:
-                self._at(Phase.BACKWARD_DONE, trained)
+                self._stops_after(Phase.BACKWARD_DONE, result)
             return total
         targets = sum(len(b.targets) for b in batches)
         total = 0.0
@@ -221,7 +220,7 @@ class Trainer:
             loss.backward()
             total += value
         if first:
-            self._at(Phase.BACKWARD_DONE, trained)
+            self._stops_after(Phase.BACKWARD_DONE, result)
         return total
 
     def _finite(self, loss: float) -> float:
@@ -233,7 +232,7 @@ class Trainer:
         return loss
 
     def _loss(self, batch: Batch) -> torch.Tensor:
-        """Sum over answer tokens; only their positions go through the head."""
+        """Sum of the loss over answer tokens; only their positions go through the head."""
         hidden = self.model.hidden(batch.ids).flatten(0, 1)[batch.where]
         logits = self.model.head(hidden).float()
         if self.request.loss is LossKind.SCALAR:

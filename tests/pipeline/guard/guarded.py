@@ -1,6 +1,4 @@
-"""What the tests of the guard share: a guard that runs, processes that sign in to a folder, a driver that
-says what it is told.
-"""
+"""Shared by the guard's tests: a running guard, processes that sign in to a folder, a fake `nvidia-smi`."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.guard.limits import GuardReport
+from pipeline.guard.report import GuardReport
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_GB = 0.15
@@ -91,7 +89,10 @@ FAKE_SMI = """#!/bin/sh
 # Ends with an error once the file `broken` exists. The figure of memory follows the file `mib`.
 [ -e "{folder}/broken" ] && exit 9
 case "$1" in
-*compute-apps*) for p in "{folder}"/*.pid; do [ -e "$p" ] && echo "$(basename "$p" .pid), $(cat "{folder}/mib")"; done ;;
+*compute-apps*)
+    for p in "{folder}"/*.pid; do
+        [ -e "$p" ] && echo "$(basename "$p" .pid), $(cat "{folder}/mib")"
+    done ;;
 *) echo "[N/A]" ;;
 esac
 exit 0
@@ -99,7 +100,7 @@ exit 0
 
 
 def fake_smi(folder: Path, mib: int) -> dict[str, str]:
-    """An environment whose `nvidia-smi` names the processes that signed in to `folder`, as on unified memory."""
+    """An environment whose `nvidia-smi` lists the processes that signed in, as on unified memory."""
     (folder / "bin").mkdir()
     (folder / "bin" / "nvidia-smi").write_text(FAKE_SMI.format(folder=folder))
     (folder / "bin" / "nvidia-smi").chmod(0o755)

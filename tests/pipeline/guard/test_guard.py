@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.guard.limits import GuardReport, Reason
+from pipeline.guard.report import GuardReport, Reason
 from pipeline.guard.trace import load_samples
 from tests.pipeline.guard.guarded import LIMIT_GB, SIGN_IN, TOO_MUCH, Guarded, alive, folder, pids_in, python
 
@@ -40,7 +40,8 @@ OVER_LIMIT = {
 
 @pytest.mark.fault(
     "memory over the limit",
-    how="a child, a grandchild, two together, one deaf to signals, a new session, a daemon take 400 MiB of 154",
+    how="a child, a grandchild, two together, one deaf to signals, a new session, a daemon take 400 MiB"
+    " of 154",
 )
 @pytest.mark.parametrize("case", OVER_LIMIT)
 def test_over_the_limit_is_killed_whole(tmp_path: Path, folder: Path, case: str) -> None:
@@ -164,6 +165,7 @@ def test_command_that_is_not_executable(tmp_path: Path) -> None:
     "memory over the limit after the request to end", how="400 MiB taken by the handler of SIGTERM"
 )
 def test_memory_is_watched_during_the_grace(tmp_path: Path) -> None:
-    code = f"def more(*_):\n    global data\n    {TOO_MUCH}\n    time.sleep(60)\nsignal.signal(signal.SIGTERM, more)\ntime.sleep(60)"
+    code = f"def more(*_):\n    global data\n    {TOO_MUCH}\n    time.sleep(60)\n"
+    code += "signal.signal(signal.SIGTERM, more)\ntime.sleep(60)"
     exit_code, report, _ = Guarded(tmp_path, python(code), "--time-limit", "0.3", "--grace-secs", "60").end()
     assert exit_code == 124 and report.reason is Reason.MEMORY and report.killed

@@ -1,6 +1,4 @@
-"""The guard where memory cannot be read, or only in part: it refuses, or runs and says so; and unified
-memory, by a told driver.
-"""
+"""The guard where memory cannot be read: it refuses, or runs and says so. Unified memory by a fake driver."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.guard.limits import GuardReport, Reason
+from pipeline.guard.report import GuardReport, Reason
 from stages.contract import ExitCode
 from tests.pipeline.guard.guarded import SIGN_IN, Guarded, fake_smi, folder, python
 from tests.pipeline.project import project

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.settings import ReaderKind
+from pipeline.core.guard_limits import ReaderKind
 from pipeline.guard.gpu import GpuSource, NvmlSource, SmiSource
-from pipeline.guard.limits import Reason
 from pipeline.guard.memory_readers import GpuReader, in_container, open_reader
+from pipeline.guard.report import Reason
 from tests.pipeline.guard.guarded import Guarded, alive, folder, pids_in, python, wait_for
 
 __all__ = ["folder"]
@@ -68,8 +68,10 @@ def _of_processes(source: GpuSource, pid: int) -> float | None:
     """MiB that the driver counts for the process; for all it names where its process ids are not ours; None
     if it names none.
     """
-    told = [mib for number, mib in source.listed() if mib is not None and (number == pid or in_container())]
-    return sum(told) if told else None
+    known = [
+        mib for number, mib in source.processes() if mib is not None and (number == pid or in_container())
+    ]
+    return sum(known) if known else None
 
 
 @pytest.mark.parametrize("kind", [ReaderKind.NVML, ReaderKind.SMI])
@@ -80,9 +82,8 @@ def test_a_block_of_known_size_is_read_as_that_size(kind: ReaderKind, holder: su
     first, first_listed = reader.read([holder.pid]), _of_processes(source, holder.pid)
     _one_more(holder)
     second, second_listed = reader.read([holder.pid]), _of_processes(source, holder.pid)
-    print(
-        f"{reader.describe()}\n{first}\n{second}\nlisted: {first_listed} → {second_listed} MiB; unified: {reader.unified}"
-    )
+    print(f"{reader.describe()}\n{first}\n{second}\nunified: {reader.unified}")
+    print(f"listed: {first_listed} → {second_listed} MiB")
     assert second.tree_mib - first.tree_mib == pytest.approx(BLOCK_MIB, abs=NEAR_MIB)
     if not reader.unified:
         assert second.total_mib - first.total_mib == pytest.approx(BLOCK_MIB, abs=NEAR_MIB)
@@ -163,10 +164,8 @@ def test_a_cuda_process_over_the_limit_is_killed(
     options = ["--reader", reader, "--gpu-limit-gb", "3", "--gpu-poll-secs", "0.05"]
     exit_code, report, said = Guarded(tmp_path, command, *options).end(90)
     figures = report.figures
-    print(
-        said,
-        f"own cost: {100 * figures.cpu_seconds / report.seconds:.2f} % of a core over {figures.samples} samples",
-    )
+    share = 100 * figures.cpu_seconds / report.seconds
+    print(said, f"own cost: {share:.2f} % of a core over {figures.samples} samples")
     assert exit_code == 124 and report.reason is Reason.MEMORY and not report.blind
     assert report.reader == ("nvml" if reader == "auto" else reader)
     # A question to nvidia-smi takes as long as the program does to start; one to NVML about a millisecond.

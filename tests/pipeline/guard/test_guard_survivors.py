@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.settings import GuardLimits, ReaderKind
-from pipeline.guard.limits import GuardReport, Reason
+from pipeline.core.guard_limits import GuardLimits, ReaderKind
+from pipeline.guard.report import GuardReport, Reason
 from stages.contract.serial import RequestError
 from tests.pipeline.guard.guarded import (
     LIMIT_GB,
@@ -127,31 +127,6 @@ def test_nothing_survives_a_guard_whose_group_was_killed(tmp_path: Path, folder:
     wait_for(lambda: not any(map(alive, family)), "all dead", seconds=2)
 
 
-@pytest.mark.fault("the guard's second process is killed", how="SIGKILL to the supervisor")
-def test_nothing_survives_a_supervisor_that_was_killed(tmp_path: Path, folder: Path) -> None:
-    guarded = Guarded(tmp_path, python(FAMILY, folder))
-    family = pids_in(folder, 4)
-    os.kill(supervisor_of(guarded.process.pid), signal.SIGKILL)
-    exit_code, report, said = guarded.end()
-    assert exit_code == 137 and report.reason is Reason.SUPERVISOR_LOST and report.killed
-    assert "was ended by someone" in said
-    assert not any(map(alive, family))
-
-
-@pytest.mark.fault(
-    "guard and second process are killed together", how="SIGSTOP to the supervisor, SIGKILL to both"
-)
-def test_the_command_dies_with_guard_and_supervisor(tmp_path: Path, folder: Path) -> None:
-    guarded = Guarded(tmp_path, python(SIGN_IN + "time.sleep(60)", folder))
-    (child,) = pids_in(folder, 1)
-    supervisor = supervisor_of(guarded.process.pid)
-    os.kill(supervisor, signal.SIGSTOP)  # so that it cannot act on the guard's death
-    guarded.process.kill()
-    os.kill(supervisor, signal.SIGKILL)
-    guarded.process.wait(timeout=5)
-    wait_for(lambda: not alive(child), "the command dead", seconds=2)
-
-
 @pytest.mark.fault("the process that started the guard is killed", how="SIGKILL to the runner")
 def test_the_guard_ends_with_the_process_that_started_it(tmp_path: Path, folder: Path) -> None:
     """As a runner does it: `guard_command`, then the runner is killed."""
@@ -160,10 +135,11 @@ def test_the_guard_ends_with_the_process_that_started_it(tmp_path: Path, folder:
     code = f"""
         import os, subprocess, sys
         from pathlib import Path
-        from pipeline.guard.limits import GuardLimits, guard_command
+        from pipeline.core.guard_limits import GuardLimits
+        from pipeline.guard.options import child_options, guard_command
         from pipeline.guard.memory_readers import ReaderKind
-        command = guard_command({limits!r}, {python(SIGN_IN + "time.sleep(60)", folder)!r}, Path({str(trace)!r}),
-                                Path({str(report)!r}))
+        options = child_options(Path({str(trace)!r}), Path({str(report)!r}))
+        command = guard_command({limits!r}, {python(SIGN_IN + "time.sleep(60)", folder)!r}, *options)
         subprocess.run(command, start_new_session=True)
         """.replace("<ReaderKind.RESIDENT: 'resident'>", "ReaderKind.RESIDENT")
     runner = subprocess.Popen(
@@ -183,45 +159,3 @@ def test_a_guard_that_is_orphaned_before_it_starts_starts_nothing(tmp_path: Path
     guarded = Guarded(tmp_path, ["touch", str(mark)], "--parent-pid", "1")
     _, said = guarded.process.communicate(timeout=20)
     assert guarded.process.returncode == 130 and not mark.exists() and "gone already" in said
-
-
-KILLS_ITS_KEEPER = """
-import os, signal, sys
-from pipeline.guard import __main__ as guard, supervisor
-early = sys.argv[1] == "early"
-if early:
-    fork = os.fork
-    def deadly():
-        pid = fork()
-        if pid: os.kill(pid, signal.SIGKILL)
-        return pid
-    os.fork = deadly
-start = supervisor.start
-def started(command):
-    kept = start(command)
-    os.kill(kept.supervisor_pid, signal.SIGKILL)
-    while open(f"/proc/{kept.supervisor_pid}/stat").read().rpartition(")")[2].split()[0] != "Z": pass
-    return kept
-supervisor.start = start if early else started
-sys.exit(guard.main(["--gpu-limit-gb", "4", "--reader", "resident", "--", "touch", sys.argv[2]]))
-"""
-
-
-@pytest.mark.fault(
-    "the supervisor is killed before the command starts",
-    how="SIGKILL right after its fork, and before the command is let go",
-)
-@pytest.mark.parametrize("moment", ["early", "before the command is let go"])
-def test_a_supervisor_killed_before_the_command_starts_is_told_as_killed(tmp_path: Path, moment: str) -> None:
-    mark = tmp_path / "started"
-    done = subprocess.run(
-        [sys.executable, "-c", KILLS_ITS_KEEPER, moment, str(mark)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 128 + signal.SIGKILL, done.stderr
-    assert "Traceback" not in done.stderr
-    assert "second process" in done.stderr
-    assert not mark.exists()

@@ -1,94 +1,28 @@
-"""What the guard reads: figures against an independent source, and every mood of a driver."""
+"""Memory readers: figures against an independent source, and every way in which a driver can answer."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import sys
-import time
-import types
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from pipeline.core.settings import ReaderKind
-from pipeline.guard import gpu as gpu_sources
+from pipeline.core.guard_limits import ReaderKind
 from pipeline.guard import memory_readers as memory
-from pipeline.guard import process_tree as proctree
+from pipeline.guard import process_tree
 from pipeline.guard.gpu import MIB
 from pipeline.guard.memory_readers import (
     GpuReader,
+    MemoryReadError,
     MemoryReading,
-    MemoryUnreadable,
     ResidentReader,
     open_reader,
 )
+from tests.pipeline.guard.fake_drivers import FakeNvml, nvml, smi
 
-
-class FakeNvml(types.ModuleType):
-    """A `pynvml` whose driver answers as told."""
-
-    NVML_ERROR_NOT_SUPPORTED = 3
-    NVML_ERROR_FUNCTION_NOT_FOUND = 13
-    NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25
-    nvmlMemory_v2 = 33554472
-    old = False
-
-    class NVMLError(Exception):
-        def __init__(self, value: int) -> None:
-            super().__init__(value)
-            self.value = value
-
-    def __init__(self) -> None:
-        super().__init__("pynvml")
-        self.gpus: list[dict[int, int | None]] = [{}]
-        """Of each GPU: process id → MiB, or None."""
-        self.used: list[int | None] = [0]
-        """MiB of each GPU; None: not supported."""
-        self.fails: int = 0
-        """Error of every query; 0: none."""
-        self.open = False
-
-    def nvmlInit(self) -> None:
-        if self.fails:
-            raise self.NVMLError(self.fails)
-        self.open = True
-
-    def nvmlShutdown(self) -> None:
-        self.open = False
-
-    def nvmlDeviceGetCount(self) -> int:
-        return len(self.gpus)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[types.SimpleNamespace]:
-        if self.fails:
-            raise self.NVMLError(self.fails)
-        gpu = self.gpus[handle].items()
-        return [
-            types.SimpleNamespace(pid=pid, usedGpuMemory=None if mib is None else int(mib * MIB))
-            for pid, mib in gpu
-        ]
-
-    def nvmlDeviceGetMemoryInfo(self, handle: int, version: int | None = None) -> types.SimpleNamespace:
-        if self.old and version is not None:
-            raise self.NVMLError(self.NVML_ERROR_FUNCTION_NOT_FOUND)
-        used = self.used[handle]
-        if self.fails or used is None:
-            raise self.NVMLError(self.fails or self.NVML_ERROR_NOT_SUPPORTED)
-        return types.SimpleNamespace(used=int(used * MIB))
-
-
-@pytest.fixture
-def nvml(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
-    fake = FakeNvml()
-    monkeypatch.setitem(sys.modules, "pynvml", fake)
-    monkeypatch.setattr(memory, "in_container", lambda: False)
-    return fake
+__all__ = ["nvml", "smi"]
 
 
 def test_resident_agrees_with_psutil() -> None:
@@ -113,7 +47,7 @@ def test_resident_sums_processes_and_forgives_the_dead() -> None:
         assert 0.1 < both.tree_mib - own.tree_mib < 20
         assert reader.read([ended.pid]).tree_mib == 0
     finally:
-        proctree.kill_tree(sleeper.pid)
+        process_tree.kill_tree(sleeper.pid)
         sleeper.kill()
         sleeper.wait()
 
@@ -164,23 +98,8 @@ def test_in_a_container_growth_stands_for_the_tree(nvml: FakeNvml, monkeypatch: 
 def test_nvml_that_fails_while_running_is_unreadable_not_zero(nvml: FakeNvml) -> None:
     reader = open_reader()
     nvml.fails = 15
-    with pytest.raises(MemoryUnreadable, match="NVML"):
+    with pytest.raises(MemoryReadError, match="NVML"):
         reader.read({11})
-
-
-@pytest.fixture
-def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml) -> Iterator[Path]:
-    """A folder whose files `apps` and `used` a fake `nvidia-smi` prints; NVML fails."""
-    nvml.fails = 9
-    program = tmp_path / "nvidia-smi"
-    program.write_text(
-        f'#!/bin/sh\ncase "$1" in *compute*) cat "{tmp_path}/apps";; *) cat "{tmp_path}/used";; esac\n'
-    )
-    program.chmod(0o755)
-    (tmp_path / "apps").write_text("")
-    (tmp_path / "used").write_text("512\n")
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    yield tmp_path
 
 
 def test_nvidia_smi_where_nvml_fails(smi: Path) -> None:
@@ -202,7 +121,7 @@ def test_nvidia_smi_on_unified_memory(smi: Path, word: str) -> None:
 @pytest.mark.parametrize(("file", "text"), [("apps", "what is this\n"), ("used", "lots\n"), ("used", "")])
 def test_nvidia_smi_that_babbles_is_unreadable(smi: Path, file: str, text: str) -> None:
     (smi / file).write_text(text)
-    with pytest.raises(MemoryUnreadable, match="nvidia-smi"):
+    with pytest.raises(MemoryReadError, match="nvidia-smi"):
         open_reader(ReaderKind.SMI)
 
 
@@ -211,10 +130,10 @@ def test_a_gpu_that_does_not_answer_is_not_passed_over(
 ) -> None:
     nvml.fails = 9
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(memory, "signs_of_gpu", list)
+    monkeypatch.setattr(memory, "gpu_device_files", list)
     assert open_reader().kind is ReaderKind.RESIDENT
-    monkeypatch.setattr(memory, "signs_of_gpu", lambda: ["/dev/nvidia0"])
-    with pytest.raises(MemoryUnreadable, match=r"/dev/nvidia0.*does not answer"):
+    monkeypatch.setattr(memory, "gpu_device_files", lambda: ["/dev/nvidia0"])
+    with pytest.raises(MemoryReadError, match=r"/dev/nvidia0.*does not answer"):
         open_reader()
     assert open_reader(ReaderKind.RESIDENT).kind is ReaderKind.RESIDENT
 
@@ -224,85 +143,27 @@ def test_a_machine_without_gpus_is_watched_by_resident_memory(
 ) -> None:
     nvml.gpus = []
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(memory, "signs_of_gpu", list)
+    monkeypatch.setattr(memory, "gpu_device_files", list)
     assert open_reader().kind is ReaderKind.RESIDENT
-
-
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    with pytest.raises(MemoryUnreadable, match="nvidia-ml-py"):
-        gpu_sources.NvmlSource()
 
 
 def test_meminfo_that_cannot_be_read_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "read_small", lambda path: b"MemTotal:  100 kB\n")
-    with pytest.raises(MemoryUnreadable, match="meminfo"):
+    with pytest.raises(MemoryReadError, match="meminfo"):
         memory.machine_memory()
-
-
-def test_the_tree_follows_forks_and_forgets_the_dead() -> None:
-    """Threads are not counted, grandchildren are; nothing but the cheap look is used."""
-    code = "import subprocess, threading, time\nfor _ in range(3): threading.Thread(target=time.sleep, args=(20,)).start()\n"
-    code += "subprocess.Popen(['sleep', '20']); print('ready', flush=True); time.sleep(20)"
-    tree = proctree.ProcessTree(os.getpid())
-    tree._next_full = float("inf")
-    before = set(tree.pids())
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    try:
-        assert child.stdout and child.stdout.readline()
-        new = tree.pids() - before
-        expected = {
-            child.pid,
-            *(process.pid for process in psutil.Process(child.pid).children(recursive=True)),
-        }
-        assert new == expected and len(new) == 2
-        assert new == proctree.descendants(os.getpid()) - before
-    finally:
-        killed = proctree.kill_tree(child.pid)
-        child.kill()
-        child.wait()
-    assert killed == expected - {child.pid}
-    assert not (tree.rescan() & expected)
-
-
-def test_a_spared_process_is_not_named_but_its_children_are() -> None:
-    child = subprocess.Popen(["sh", "-c", "sleep 20 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
-    try:
-        assert child.stdout
-        grandchild = int(child.stdout.readline())
-        assert proctree.descendants(os.getpid(), {child.pid}) & {child.pid, grandchild} == {grandchild}
-        tree = proctree.ProcessTree(os.getpid(), {child.pid})
-        assert tree.pids() & {child.pid, grandchild} == {grandchild}
-    finally:
-        proctree.kill_tree(child.pid)
-        child.wait()
-
-
-def test_without_a_hint_the_tree_is_found_by_full_scans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proctree, "last_process_id", lambda: None)
-    monkeypatch.setattr(proctree, "FULL_SCAN_SHARE", 1.0)
-    tree = proctree.ProcessTree(os.getpid())
-    child = subprocess.Popen(["sleep", "20"])
-    try:
-        end = time.monotonic() + 5
-        while child.pid not in tree.pids():
-            assert time.monotonic() < end
-    finally:
-        child.kill()
-        child.wait()
 
 
 def test_psutil_stands_in_for_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     """The way of macOS, as far as Linux can run it."""
-    for module in (proctree, memory):
+    for module in (process_tree, memory):
         monkeypatch.setattr(module, "LINUX", False)
     child = subprocess.Popen(["sleep", "20"])
     try:
-        assert child.pid in proctree.descendants(os.getpid())
+        assert child.pid in process_tree.descendants(os.getpid())
         reader = ResidentReader()
         assert 0 < reader.read([child.pid]).tree_mib < 20
         assert reader.read([os.getpid()]).available_mib > 0
     finally:
         child.kill()
         child.wait()
-    assert isinstance(GpuReader, type) and proctree.last_process_id() is None
+    assert isinstance(GpuReader, type) and process_tree.last_process_id() is None

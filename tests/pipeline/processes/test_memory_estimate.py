@@ -1,13 +1,10 @@
-"""Memory before a start: what is asked, what is refused and why, with what fits; and what the machine is seen
-to be.
-"""
+"""Memory before a start: what is estimated, what is refused and why, and what would fit."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +12,7 @@ import pytest
 
 from pipeline.config.compose import ROOT
 from pipeline.core.settings import Settings, SettingsError
-from pipeline.guard import machine as machine_module
-from pipeline.guard.gpu import MIB, MemoryUnreadable, NvmlSource
-from pipeline.guard.machine import Machine, detect_machine
+from pipeline.guard.machine import Machine
 from pipeline.processes.memory_estimate import EstimateError
 from pipeline.processes.stage_process import StageCommands
 from pipeline.run.plan import describe, memory_need
@@ -187,94 +182,3 @@ def test_the_command_ends_with_two_and_one_clear_error(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "stages.onestep: needs at least 0." in done.stderr and "guard.gpu_limit_gb 0.04" in done.stderr
     assert "Traceback" not in done.stderr and not (tmp_path / "runs").exists()
-
-
-class FakeSource:
-    """A driver with the given MiB free."""
-
-    free_mib: tuple[float | None, ...] = ()
-    used_mib: float | None = 0.0
-
-    def free(self) -> list[float | None]:
-        return list(self.free_mib)
-
-    def used(self) -> float | None:
-        return self.used_mib
-
-    def close(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize(
-    ("visible", "gpus"),
-    [
-        (None, (1.0, 2.0)),
-        ("1", (2.0,)),
-        ("1,0", (2.0, 1.0)),
-        ("", ()),
-        ("-1", ()),
-        ("0,7,1", (1.0,)),
-        ("GPU-ab12", (None,)),
-    ],
-)
-def test_the_visible_gpus_are_those_that_cuda_would_show(
-    visible: str | None, gpus: tuple[float | None, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        machine_module, "NvmlSource", type("Source", (FakeSource,), {"free_mib": (1024.0, 2048.0)})
-    )
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    seen = detect_machine()
-    assert seen.gpus == gpus and not seen.unified
-    assert seen.trains_on("auto") == ("cuda" if gpus else "cpu")
-    assert seen.free_gb("auto") == (gpus[0] if gpus else seen.available_gb)
-    assert seen.free_gb("cuda:1") == (gpus[1] if len(gpus) > 1 else None)
-
-
-def test_a_silent_driver_is_a_gpu_of_unknown_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> None:
-        raise MemoryUnreadable("no driver")
-
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(machine_module, "NvmlSource", broken)
-    monkeypatch.setattr(
-        machine_module, "SmiSource", type("Source", (FakeSource,), {"free_mib": (None,), "used_mib": None})
-    )
-    assert detect_machine().unified and detect_machine().free_gb("auto") == pytest.approx(
-        detect_machine().available_gb, rel=0.2
-    )
-    monkeypatch.setattr(machine_module, "SmiSource", broken)
-    monkeypatch.setattr(machine_module, "signs_of_gpu", lambda: ["/dev/nvidia0"])
-    assert detect_machine().gpus == (None,)
-    monkeypatch.setattr(machine_module, "signs_of_gpu", lambda: [])
-    assert detect_machine().gpus == ()
-
-
-def test_free_memory_of_each_gpu_is_the_drivers_own_figure(monkeypatch: pytest.MonkeyPatch) -> None:
-    class NVMLError(Exception):
-        value = 3
-
-    def info(handle: int, version: int) -> types.SimpleNamespace:
-        if handle == 1:
-            raise NVMLError
-        return types.SimpleNamespace(free=5 * MIB)
-
-    names = {
-        "NVMLError": NVMLError,
-        "NVML_ERROR_NOT_SUPPORTED": 3,
-        "nvmlInit": lambda: None,
-        "nvmlDeviceGetCount": lambda: 2,
-    }
-    names |= {
-        "nvmlDeviceGetHandleByIndex": lambda index: index,
-        "nvmlDeviceGetMemoryInfo": info,
-        "nvmlMemory_v2": 2,
-    }
-    names |= {"NVML_ERROR_FUNCTION_NOT_FOUND": 13, "NVML_ERROR_ARGUMENT_VERSION_MISMATCH": 25}
-    monkeypatch.setitem(sys.modules, "pynvml", types.SimpleNamespace(**names))
-    assert NvmlSource().free() == [5.0, None]
-    NVMLError.value = 15
-    with pytest.raises(MemoryUnreadable):
-        NvmlSource().free()

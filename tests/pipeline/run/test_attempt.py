@@ -1,37 +1,25 @@
-"""One attempt: its folder, how a process is followed and ended, where its weight goes, and what its record
-holds.
-"""
+"""One attempt: its folder, where its weight goes, and what its record holds."""
 
 from __future__ import annotations
 
 import re
-import sys
-import threading
-import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.core.settings import GuardLimits, ReaderKind
 from pipeline.core.types import Change, Outcome
-from pipeline.evaluate.answers import AnswerCache, ProbeQuery, ProbingError, read_answers
+from pipeline.evaluate.answers import AnswerCache
 from pipeline.guard.machine import Machine
 from pipeline.ledger.ledger import Ledger
 from pipeline.processes.progress import Progress
-from pipeline.processes.stage_process import Job, ProcessCallbacks, command_line, last_memory, run_guarded
 from pipeline.run.attempt import AttemptResult, AttemptStart, RunContext, carry_out, outcome_of, prepare
 from pipeline.run.plan import base_weight
-from stages.contract import Event, EventKind, ExitCode, RequestError
+from stages.contract import ExitCode
 from stages.contract.signals import StopSignals
 from tests.pipeline.project import COMMANDS, project, settings_of
 
 __all__ = ["project"]
-
-LIMITS = GuardLimits(
-    gpu_limit_gb=2, gpu_poll_secs=0.02, min_available_gb=0, grace_secs=5, reader=ReaderKind.RESIDENT
-)
 
 
 def attempt(root: Path, **own: Any) -> AttemptResult:
@@ -109,127 +97,3 @@ def test_a_stage_that_fails_leaves_its_reason_and_no_weight(
 )
 def test_exit_codes_have_a_meaning(code: int, outcome: Outcome) -> None:
     assert outcome_of(code) is outcome
-
-
-def script(folder: Path, text: str) -> Job:
-    (folder / "job").mkdir()
-    (folder / "script.py").write_text(text, encoding="utf-8")
-    return Job((sys.executable, str(folder / "script.py")), "job")
-
-
-def test_events_arrive_while_the_process_runs(project: Path) -> None:
-    line = Event("2026-01-01T00:00:00.000000Z", EventKind.STEP, step=1, total=2).line()
-    text = "import time; f = open('job/events.jsonl', 'a')\n"
-    text += f"f.write({line!r} + '{{half'); f.flush(); time.sleep(1.0)\nf.write('\\n')"
-    seen: list[float] = []
-    began = time.monotonic()
-    ended = run_guarded(
-        script(project, text),
-        LIMITS,
-        project,
-        ProcessCallbacks(on_event=lambda event: seen.append(time.monotonic() - began)),
-    )
-    assert len(seen) == 1 and seen[0] < 0.9, (
-        "the first line came before the process ended; the broken one is no event"
-    )
-    assert ended.exit_code == 0
-    assert ended.seconds > 1.0
-
-
-def test_a_first_request_to_stop_is_polite_a_second_is_not(project: Path) -> None:
-    text = "import signal, sys, time\nsignal.signal(signal.SIGINT, lambda *_: open('polite', 'w').close())\n"
-    text += "time.sleep(30)\ntime.sleep(30)"
-    stop = StopSignals()
-
-    def ask() -> None:
-        deadline = time.monotonic() + 10
-        while not (project / "job" / "trace.csv").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        time.sleep(0.5)
-        stop.count = 1
-        while not (project / "polite").exists() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        time.sleep(0.3)
-        stop.count = 2
-
-    threading.Thread(target=ask, daemon=True).start()
-    ended = run_guarded(script(project, text), LIMITS, project, ProcessCallbacks(stop=stop))
-    assert (project / "polite").exists()
-    assert ended.exit_code == ExitCode.INTERRUPTED
-    assert ended.seconds < 10
-
-
-def test_an_error_while_watching_ends_the_process(project: Path) -> None:
-    def fails() -> None:
-        raise OSError("no space")
-
-    job = script(project, "import time; time.sleep(60)")
-    began = time.monotonic()
-    with pytest.raises(OSError, match="no space"):
-        run_guarded(job, LIMITS, project, ProcessCallbacks(meanwhile=fails))
-    assert time.monotonic() - began < 10
-
-
-def test_a_process_without_a_result_is_told_by_its_last_words(project: Path) -> None:
-    ended = run_guarded(
-        script(project, "raise RuntimeError('the disk is on fire')"), LIMITS, project, ProcessCallbacks()
-    )
-    assert ended.exit_code == 1
-    assert "the disk is on fire" in ended.error and "stderr.log" in ended.error
-
-
-def test_the_line_by_hand_has_no_parent_and_no_files_of_the_first_run(project: Path) -> None:
-    line = command_line(Job((str(project / "bin" / "python"), "-m", "stages.train"), "job"), LIMITS, project)
-    assert "--parent-pid" not in line and "--report" not in line and "--trace" not in line
-    assert line.endswith("-- bin/python -m stages.train job/request.json")
-
-
-def test_the_last_memory_is_of_a_whole_line(tmp_path: Path) -> None:
-    file = tmp_path / "trace.csv"
-    assert last_memory(file) is None
-    file.write_text("time_utc,pid_mib,total_mib,available_mib\n", encoding="utf-8")
-    assert last_memory(file) is None
-    with file.open("a", encoding="utf-8") as stream:
-        stream.write("2026-01-01T00:00:00Z,12.5,100,200\n2026-01-01T00:00:00Z,9")
-    assert last_memory(file) == 12.5
-
-
-def test_answers_are_asked_once_for_the_same_query(project: Path) -> None:
-    settings = settings_of(project, {"G": {"data": ["data/one.tsv"]}})
-    stage = settings.stages[0]
-    started: list[int] = []
-    callbacks = ProcessCallbacks(on_start=started.append)
-    cache = AnswerCache(project, settings.artifacts, settings.guard, COMMANDS, Machine())
-    query = ProbeQuery(base_weight(settings, project), stage.probes, stage.recipe)
-    first = cache.ask(query, "one", "answers", callbacks)
-    assert cache.ask(query, "two", "answers", callbacks) == first
-    assert len(started) == 1
-    assert (project / "two" / "answers.jsonl").read_bytes() == (
-        project / "one" / "answers.jsonl"
-    ).read_bytes()
-    shorter = replace(query, probes=replace(stage.probes, max_tokens=3))
-    cache.ask(shorter, "three", "answers", callbacks)
-    on_a_gpu = AnswerCache(project, settings.artifacts, settings.guard, COMMANDS, Machine((80.0,)))
-    on_a_gpu.ask(query, "four", "answers", callbacks)
-    assert len(started) == 3
-
-
-def test_answers_that_fail_are_not_kept(project: Path) -> None:
-    settings = settings_of(project, {"G": {"data": ["data/one.tsv"]}})
-    stage = settings.stages[0]
-    cache = AnswerCache(project, settings.artifacts, settings.guard, COMMANDS, Machine())
-    query = ProbeQuery(replace(base_weight(settings, project), path="gone.dat"), stage.probes, stage.recipe)
-    with pytest.raises(ProbingError, match=r"gone\.dat") as caught:
-        cache.ask(query, "one", "answers", ProcessCallbacks())
-    assert caught.value.ended.exit_code == ExitCode.BAD_INPUT
-    assert not (project / "artifacts" / "cache").exists()
-
-
-def test_a_bad_answers_file_is_named_with_its_line(tmp_path: Path) -> None:
-    file = tmp_path / "answers.jsonl"
-    file.write_text("{not json\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"answers\.jsonl:1"):
-        read_answers(file)
-    file.write_text('{"file": 3}\n', encoding="utf-8")
-    with pytest.raises(RequestError, match=r"answers\.jsonl:1"):
-        read_answers(file)

@@ -1,6 +1,4 @@
-"""The fence inside a stage: an allocation past the cap is told with its size and phase, and the process lives
-to say so.
-"""
+"""The memory cap of a stage: an allocation beyond it is reported with its size and phase."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.fault(
-    "an allocation past the fence inside the process", how="RLIMIT_DATA of 0.7 GB, a batch of 20,000"
+    "an allocation beyond the memory cap of the process", how="RLIMIT_DATA of 0.7 GB, a batch of 20,000"
 )
 def test_too_much_memory_is_over_limit_with_size_and_phase(tiny: TinyModel, tmp_path: Path) -> None:
     request = _request(tiny, tmp_path, batch_size=20_000, memory_limit_gb=0.7, threads=1)
@@ -51,13 +49,14 @@ def test_too_much_memory_is_over_limit_with_size_and_phase(tiny: TinyModel, tmp_
         ),
         ("CUDA out of memory. Tried to allocate 512.00 MiB.", 512 << 20),
         (
-            "[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1234567 bytes.",
+            "[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: "
+            "you tried to allocate 1234567 bytes.",
             1234567,
         ),
         ("std::bad_alloc", 0),
     ],
 )
-def test_sizes_are_read_from_what_libraries_say(text: str, size: int) -> None:
+def test_sizes_are_read_from_the_errors_of_libraries(text: str, size: int) -> None:
     assert failed_allocation(RuntimeError(text)) == (None if text.startswith("CUDA") else size)
     assert failed_allocation(torch.OutOfMemoryError(text)) == size
 
@@ -69,7 +68,7 @@ def test_other_errors_are_other_errors() -> None:
 
 
 @pytest.mark.fault(
-    "an allocation past the fence inside the process", how="the CUDA allocator's cap of 0.5 GB"
+    "an allocation beyond the memory cap of the process", how="the CUDA allocator's cap of 0.5 GB"
 )
 @pytest.mark.gpu
 def test_the_allocators_cap_is_over_limit_with_size_and_phase(tiny: TinyModel, tmp_path: Path) -> None:

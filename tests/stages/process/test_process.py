@@ -1,6 +1,4 @@
-"""What every stage refuses and reports: paths outside of its folder, a disk that fills up while it writes.
-What it does not load.
-"""
+"""Shared by all stages: paths outside of the folder and full disks; and what a stage does not import."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import pytest
 
 from stages.contract import WRITE_ROOT, ExitCode, ExternalRequest, ProbeRequest, StageResult
 from stages.contract.serial import dump, load_file
-from stages.process.process import outside_problems
+from stages.process.process import write_root_problems
 from stages.train.stage import main
 from tests.conftest import TinyModel
 from tests.stages.train.test_stage import _request, train_with_room
@@ -28,19 +26,19 @@ def test_a_request_cannot_write_outside_of_its_folder(
     folder = tmp_path / "attempt"
     good = _request(tiny, folder, steps=0, checkpoints=str(folder / "checkpoints"))
     (folder / "link").symlink_to(tmp_path)
-    assert outside_problems(good, str(folder)) == []
+    assert write_root_problems(good, str(folder)) == []
     for path in (
         "/etc/weight.dat",
         str(folder / ".." / "weight.dat"),
         str(folder / "link" / "weight.dat"),
         f"{folder}-other/weight.dat",
     ):
-        for key in ("output_weight", "events", "result", "checkpoints"):
+        for key in ("events", "result", "output_weight", "checkpoints"):
             changed = type(good)(**{**vars(good), key: path})
-            assert outside_problems(changed, str(folder)) == outside_problems(
+            assert write_root_problems(changed, str(folder)) == write_root_problems(
                 ExternalRequest(changed, "x {output}"), str(folder)
             )
-            assert outside_problems(changed, str(folder))[0].startswith(f"{key}: {path}: lies outside")
+            assert write_root_problems(changed, str(folder))[0].startswith(f"{key}: {path}: lies outside")
     monkeypatch.setenv(WRITE_ROOT, str(folder))
     outside = _request(tiny, folder, output_weight=str(tmp_path / "stolen.dat"))
     (folder / "request.json").write_text(dump(outside), encoding="utf-8")
@@ -65,13 +63,13 @@ def test_a_stage_leaves_torchs_compiler_alone(tiny: TinyModel, tmp_path: Path) -
     probes.write_text(
         "kind\tgroup\tsplit\tprompt\texpect\tforbid\nhealth\tx\ttrain\t你好\t=x\t\n", encoding="utf-8"
     )
-    answers = ProbeRequest(
-        str(tiny.folder), str(tiny.weight), [str(probes)], str(tmp_path / "a"), str(tmp_path / "e"), str(tmp_path / "r"), device="cpu"
-    )  # fmt: skip
+    outputs = (str(tmp_path / name) for name in ("answers", "events", "result"))
+    answers = ProbeRequest(str(tiny.folder), str(tiny.weight), [str(probes)], *outputs, device="cpu")
     for module, what in (("train.stage", request), ("inference.probe", answers)):
         (tmp_path / module).write_text(dump(what), encoding="utf-8")
         seen = "100 * ('torch._dynamo' in sys.modules)"
-        code = f"import sys; from stages.{module} import main; code = main(sys.argv[1:]); sys.exit(code or {seen})"
+        code = f"import sys; from stages.{module} import main; code = main(sys.argv[1:])"
+        code += f"; sys.exit(code or {seen})"
         done = subprocess.run(
             [sys.executable, "-c", code, str(tmp_path / module)], capture_output=True, text=True, check=False
         )

@@ -1,6 +1,4 @@
-"""Saved states: an interrupted and resumed stage exports the same bytes as one that ran through; damage and
-strangers are told apart.
-"""
+"""Checkpoints: an interrupted and resumed stage exports the bytes of one run through; damage is found."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from stages.contract import (
     StageResult,
     TrainRequest,
 )
-from stages.contract.checkpoints import checkpoint_path, checkpoint_step, newest_checkpoint
+from stages.contract.requests import checkpoint_path, checkpoint_step, newest_checkpoint
 from stages.contract.serial import dump, load_file
 from stages.process.process import StageError
 from stages.train.checkpoint import Checkpoints, TrainProgress, UnusableCheckpointError, restore, save
@@ -72,7 +70,7 @@ def start(request: TrainRequest) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", SLOW_STEP, str(path)], cwd=ROOT, stderr=subprocess.DEVNULL)
 
 
-def steps_told(request: TrainRequest) -> list[int]:
+def reported_steps(request: TrainRequest) -> list[int]:
     if not Path(request.events).exists():
         return []
     lines = Path(request.events).read_text("utf-8").splitlines(keepends=True)
@@ -94,18 +92,18 @@ def test_killed_and_resumed_exports_the_bytes_of_a_run_through(
 ) -> None:
     """SIGKILL, then SIGTERM, then to the end: three processes, one result."""
     whole = _train(request_in(tiny, tmp_path / "whole", **mode, checkpoint_every=0, checkpoints=""))
-    resume, told = "", []
+    resume, steps = "", []
     for number, (name, at) in enumerate([("SIGKILL", 7), ("SIGTERM", 18), ("", 30)]):
         request = request_in(tiny, tmp_path / f"part{number}", **mode, resume=resume)
         process = start(request)
         deadline = time.monotonic() + 120
-        while name and time.monotonic() < deadline and (steps_told(request) or [0])[-1] < at:
+        while name and time.monotonic() < deadline and (reported_steps(request) or [0])[-1] < at:
             time.sleep(0.005)
         if name:
             process.send_signal(signal.Signals[name])
         code = process.wait(120)
         assert code == {"SIGKILL": -signal.SIGKILL, "SIGTERM": ExitCode.INTERRUPTED, "": 0}[name]
-        told.append(steps_told(request))
+        steps.append(reported_steps(request))
         assert Path(request.output_weight).exists() == (not name)
         newest = newest_checkpoint(Path(request.checkpoints))
         if not name:
@@ -115,23 +113,23 @@ def test_killed_and_resumed_exports_the_bytes_of_a_run_through(
         assert not list(newest.parent.glob("step-*.dat"))[2:], (
             "at most the one before, while the new one is written"
         )
-        assert checkpoint_step(newest) >= (told[-1][-1] // 4 * 4 - 4 if name == "SIGKILL" else told[-1][-1])
+        assert checkpoint_step(newest) >= (steps[-1][-1] // 4 * 4 - 4 if name == "SIGKILL" else steps[-1][-1])
         resume = str(newest)
     assert _sha(request.output_weight) == whole.sha256
-    assert told[1][0] > 1
-    assert told[2][0] == told[1][-1] + 1, "a polite end loses no step"
+    assert steps[1][0] > 1
+    assert steps[2][0] == steps[1][-1] + 1, "a polite end loses no step"
     again = json.loads(Path(request.result).read_text("utf-8"))
     same = ("loss_first", "loss_last", "tokens", "update_ratio_mean")
     assert {key: again["figures"][key] for key in same} == {key: whole.figures[key] for key in same}
 
 
 @pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Saved states stay after the export."""
+def keep_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints stay after the export."""
     monkeypatch.setattr(Checkpoints, "discard", lambda self: None)
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("keep_checkpoints")
 @pytest.mark.parametrize(
     ("mode", "every", "at"), [(MODES[0], 3, 6), (MODES[1], 4, 8)], ids=["int8", "fp32-last-step"]
 )
@@ -153,7 +151,7 @@ def test_any_state_leads_to_the_same_bytes(
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("keep_checkpoints")
 @pytest.mark.parametrize("mode", MODES, ids=["int8", "fp32"])
 def test_any_state_leads_to_the_same_bytes_on_a_gpu(
     tiny: TinyModel, tmp_path: Path, mode: dict[str, Any]
@@ -177,10 +175,10 @@ def state(seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 def test_a_state_comes_back_bit_for_bit(tmp_path: Path) -> None:
-    path, place = checkpoint_path(tmp_path, 12), TrainProgress(12, 96, 0.1 + 0.2, 12, {"loss_last": 1 / 3})
-    save(path, state(), place, "key")
+    path, progress = checkpoint_path(tmp_path, 12), TrainProgress(12, 96, 0.1 + 0.2, 12, {"loss_last": 1 / 3})
+    save(path, state(), progress, "key")
     target = state(1)
-    assert restore(path, target, "key") == place
+    assert restore(path, target, "key") == progress
     assert all(torch.equal(tensor, state()[name]) for name, tensor in target.items())
     with pytest.raises(StageError, match="another training"):
         restore(path, target, "other key")
@@ -207,7 +205,7 @@ def test_any_damage_is_found_before_anything_is_touched(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault("a stage is given a damaged state", how="six bytes in its place")
-def test_a_damaged_state_is_told_and_the_stage_starts_from_the_beginning(
+def test_a_damaged_state_is_noted_and_the_stage_starts_from_the_beginning(
     tiny: TinyModel, tmp_path: Path
 ) -> None:
     broken = tmp_path / "step-00000004.dat"
@@ -219,7 +217,7 @@ def test_a_damaged_state_is_told_and_the_stage_starts_from_the_beginning(
 
 
 @pytest.mark.fault("a stage is given a state of another training", how="another rate, other rows", trials=2)
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("keep_checkpoints")
 def test_the_state_of_other_rows_or_another_recipe_is_refused(tiny: TinyModel, tmp_path: Path) -> None:
     first = request_in(tiny, tmp_path / "first", steps=6)
     _train(first)
@@ -250,7 +248,7 @@ def test_a_full_disk_costs_the_state_and_not_the_training(tiny: TinyModel, tmp_p
     assert _sha(request.output_weight) == _train(request_in(tiny, tmp_path / "roomy", steps=9)).sha256
 
 
-@pytest.mark.usefixtures("kept")
+@pytest.mark.usefixtures("keep_checkpoints")
 def test_states_are_readable_as_weight_files_and_hold_all_masters(tiny: TinyModel, tmp_path: Path) -> None:
     request = request_in(tiny, tmp_path, steps=5)
     _train(request)

@@ -1,6 +1,4 @@
-"""The loss curve of what is cheap to keep against that of float32: the shipped model, the same rows in the
-same order.
-"""
+"""The loss curve of compact masters and states against that of float32, with the shipped model."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ WINDOW = 10
 def _losses(
     folder: Path, rounding: Rounding, states: OptimizerStateMode, device: str, steps: int
 ) -> torch.Tensor:
-    """Mean losses of each ten steps, at a rate of which BF16 masters lose nearly all without stochastic
-    rounding.
-    """
+    """Mean loss of every ten steps, at a rate whose updates BF16 masters lose without stochastic rounding."""
     folder.mkdir()
     rows = [DataSource(str(ROOT / "datasets/stageA/mixed.tsv"))]
     request = TrainRequest(
@@ -73,7 +69,8 @@ def test_bf16_masters_with_stochastic_rounding_and_8_bit_states_learn_as_float32
     ours = _losses(tmp_path / "ours", Rounding.STOCHASTIC, OptimizerStateMode.INT8, device, steps)
     nearest = _losses(tmp_path / "nearest", Rounding.NEAREST, OptimizerStateMode.INT8, device, steps)
     off, lost = ((ours - exact) / exact).abs(), ((nearest - exact) / exact).abs()
-    figures = f"last: exact {exact[-1]:.4f}, ours {ours[-1]:.4f}, nearest {nearest[-1]:.4f}; most off {off.max():.4f} and {lost.max():.4f}"
+    figures = f"last: exact {exact[-1]:.4f}, ours {ours[-1]:.4f}, nearest {nearest[-1]:.4f}; "
+    figures += f"most off {off.max():.4f} and {lost.max():.4f}"
     sys.stderr.write(figures + "\n")
     assert off.max() < 0.02, figures
     assert lost[-1] > least and lost[-1] > times * off[-1], figures  # rounding to nearest leaves it behind

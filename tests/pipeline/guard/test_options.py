@@ -1,9 +1,7 @@
-"""The guard's options and words: every impossible one is named, and nothing heavy is imported."""
+"""The guard's options: every impossible one is named, and what is written is read back."""
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import subprocess
 import sys
@@ -11,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.settings import GuardLimits, ReaderKind
-from pipeline.guard.limits import GuardReport, guard_command
-from stages.contract.serial import RequestError
-from tests.pipeline.guard.guarded import GUARD, ROOT, folder
-
-__all__ = ["folder"]
+from pipeline.core.guard_limits import GuardLimits, ReaderKind
+from pipeline.guard.options import OptionsError, child_options, guard_command, parse
+from pipeline.guard.report import GuardReport
+from tests.pipeline.guard.guarded import GUARD, ROOT
 
 
 @pytest.mark.fault("many impossible guard options together", how="ten faults in one command line")
@@ -60,23 +56,11 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
     assert there.read_text() == "{}"
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
-def test_limits_name_each_impossible_number(value: float) -> None:
-    limits = GuardLimits(
-        value,
-        gpu_poll_secs=value,
-        gpu_over_secs=value,
-        min_available_gb=value,
-        time_limit=value,
-        grace_secs=value,
-    )
-    named = {fault.split(":")[0] for fault in limits.check()}
-    never = {"gpu_limit_gb", "gpu_poll_secs"}
-    assert named == (
-        never if value == 0 else never | {"gpu_over_secs", "min_available_gb", "time_limit", "grace_secs"}
-    )
+def test_a_command_with_an_impossible_limit_or_without_a_program_is_refused() -> None:
     with pytest.raises(ValueError, match="gpu_limit_gb"):
-        guard_command(limits, ["true"], Path("t.csv"), Path("r.json"))
+        guard_command(GuardLimits(0), ["true"])
+    with pytest.raises(ValueError, match="command: empty"):
+        guard_command(GuardLimits(1), [])
 
 
 def test_guard_command_is_understood(tmp_path: Path) -> None:
@@ -84,19 +68,42 @@ def test_guard_command_is_understood(tmp_path: Path) -> None:
         0.25, 1.5, 0.02, min_available_gb=0.125, time_limit=60, grace_secs=7, reader=ReaderKind.RESIDENT
     )
     report = tmp_path / "report.json"
-    command = guard_command(limits, ["sh", "-c", "exit 6", "--", "--x"], tmp_path / "trace.csv", report)
+    options = child_options(tmp_path / "trace.csv", report)
+    command = guard_command(limits, ["sh", "-c", "exit 6", "--", "--x"], *options)
     assert subprocess.run(command, cwd=ROOT, stderr=subprocess.DEVNULL, check=False).returncode == 6
     loaded = GuardReport.load(report)
     assert loaded.command == ["sh", "-c", "exit 6", "--", "--x"]
-    told = (loaded.limit_gb, loaded.over_secs, loaded.poll_secs, loaded.min_available_gb, loaded.time_limit)
-    assert told == (0.25, 1.5, 0.02, 0.125, 60)
+    figures = (
+        loaded.limit_gb,
+        loaded.over_secs,
+        loaded.poll_secs,
+        loaded.min_available_gb,
+        loaded.time_limit,
+    )
+    assert figures == (0.25, 1.5, 0.02, 0.125, 60)
 
 
-def test_report_refuses_what_is_no_report(tmp_path: Path) -> None:
-    path = tmp_path / "report.json"
-    path.write_text(json.dumps({"reason": "bored", "exit_code": "0"}))
-    with pytest.raises(RequestError, match="bored"):
-        GuardReport.load(path)
+LIMITS = (
+    GuardLimits(108),
+    GuardLimits(0.25, 1.5, 0.02, 0.0, 60, 7, allow_blind=True, reader=ReaderKind.RESIDENT),
+)
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_what_is_written_is_read_back(limits: GuardLimits, tmp_path: Path) -> None:
+    trace, report = tmp_path / "trace.csv", tmp_path / "report.json"
+    by_hand = parse(guard_command(limits, ["sh", "--", "x"])[3:])
+    assert (by_hand.limits, by_hand.command) == (limits, ("sh", "--", "x"))
+    assert (by_hand.trace, by_hand.report, by_hand.parent_pid) == (None, None, None)
+    child = parse(guard_command(limits, ["sh"], *child_options(trace, report))[3:])
+    assert (child.limits, child.command) == (limits, ("sh",))
+    assert (child.trace, child.report, child.parent_pid) == (trace, report, os.getpid())
+
+
+def test_a_command_line_without_a_command_or_limit_is_a_problem() -> None:
+    with pytest.raises(OptionsError) as caught:
+        parse([])
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["--gpu-limit-gb", "COMMAND"]
 
 
 def test_starts_fast_and_imports_nothing_heavy() -> None:
@@ -204,6 +211,7 @@ def test_the_guard_needs_neither_the_control_planes_libraries_nor_torch() -> Non
         "safetensors",
         "numpy",
     ]
-    code = f"import runpy, sys\nsys.modules.update(dict.fromkeys({absent!r}))\nrunpy.run_module('pipeline.guard', run_name='__main__')"
+    code = f"import runpy, sys\nsys.modules.update(dict.fromkeys({absent!r}))\n"
+    code += "runpy.run_module('pipeline.guard', run_name='__main__')"
     words = [sys.executable, "-c", code, *GUARD[3:], "--", "true"]
     assert subprocess.run(words, cwd=ROOT, check=False).returncode == 0
