@@ -1,6 +1,4 @@
-"""The SQLite file under the journal: opened safely, changed in whole transactions, with errors that name the
-remedy.
-"""
+"""The SQLite file of the journal: durable, changed in whole transactions, with errors that name a remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.ledger.schema import SCHEMA, VERSION
+from pipeline.ledger.schema import FROM_VERSION_1, INDEXES, TABLES, VERSION
 
 BUSY_SECS = 10.0
 """How long a statement waits for another connection's transaction."""
@@ -21,7 +19,7 @@ class JournalError(RuntimeError):
 
 
 class Database:
-    """One connection. Use it from the thread that made it."""
+    """One connection, for the thread that made it."""
 
     def __init__(self, path: Path, busy_secs: float) -> None:
         """Opens the file, and makes it with its tables on first use.
@@ -52,9 +50,8 @@ class Database:
         try:
             return self._connection.execute(statement, values)
         except sqlite3.IntegrityError as error:
-            raise JournalError(
-                f"{self.path}: {error}: it is in the journal already, or what it belongs to is not"
-            ) from error
+            reason = "it is in the journal already, or what it belongs to is not"
+            raise JournalError(f"{self.path}: {error}: {reason}") from error
         except sqlite3.Error as error:
             raise _explain(self.path, error) from error
 
@@ -81,9 +78,8 @@ def _connect(path: Path, busy_secs: float) -> sqlite3.Connection:
         connection = sqlite3.connect(path, timeout=busy_secs, isolation_level=None)
         connection.row_factory = sqlite3.Row
         # WAL with FULL: each commit is durable with one sync (0.3 ms here; 12 to 24 ms for a rollback
-        # journal, which moreover needs EXTRA to survive a power cut), and readers never hold the writer up.
-        # Where the file system has no shared memory for it, SQLite stays with the rollback journal, made as
-        # safe.
+        # journal, which needs EXTRA to survive a power cut), and readers never hold the writer up. Where the
+        # file system has no shared memory for it, SQLite stays with the rollback journal, made as safe.
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         connection.execute(f"PRAGMA synchronous = {'FULL' if mode == 'wal' else 'EXTRA'}")
         connection.execute("PRAGMA foreign_keys = ON")
@@ -100,11 +96,10 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     try:
         found = connection.execute("PRAGMA user_version").fetchone()[0]  # another process may have been first
         if found > VERSION:
-            raise JournalError(
-                f"{path}: version {found}, this program knows {VERSION}: use the newer program that wrote it"
-            )
-        if found == 0:
-            for statement in SCHEMA.split(";\n"):
+            remedy = f"this program knows {VERSION}: use the newer program that wrote it"
+            raise JournalError(f"{path}: version {found}, {remedy}")
+        if found < VERSION:
+            for statement in ((FROM_VERSION_1 if found else TABLES) + INDEXES).split(";\n"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {VERSION}")
         connection.execute("COMMIT")

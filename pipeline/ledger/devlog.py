@@ -1,5 +1,6 @@
-"""DevLog.md: one entry for each attempt and run, appended once, in the user's words; what people wrote there
-stays untouched.
+"""DevLog.md: one entry for each attempt and run, appended once, in the user's language.
+
+What people write there stays untouched.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pipeline.ledger.schema import AttemptRow, RunRow
 
 DEVLOG_NAME = "DevLog.md"
 TITLE = "# DevLog\n\n每一次 run 與 attempt 的紀錄,由 pipeline 依序附加;手寫的內容不會被更動。\n"
-OUTCOME_WORDS = {
+OUTCOME_TEXTS = {
     Outcome.PASSED: "passed(通過)",
     Outcome.UNDERFIT: "underfit(學得不夠)",
     Outcome.COLLAPSED: "collapsed(崩壞)",
@@ -89,21 +90,13 @@ def append_once(path: Path, entry_id: str, text: str) -> bool:
 
 def run_opened(row: RunRow) -> str:
     """The entry of a run that begins."""
-    return "\n".join(
-        [
-            f"## {local_time(row.opened_utc)} · 開始 experiment `{row.experiment}`",
-            "",
-            f"- run:`{row.run_id}`",
-            "- 指令 command:",
-            "",
-            _code(row.command),
-        ]
-    )
+    title = f"## {local_time(row.opened_utc)} · 開始 experiment `{row.experiment}`"
+    return f"{title}\n\n- run:`{row.run_id}`\n- 指令 command:\n\n{_code(row.command)}"
 
 
 def run_ended(row: RunRow) -> str:
     """The entry of a run that came to its end, or was interrupted."""
-    outcome = OUTCOME_WORDS[row.end.outcome] if row.end else "interrupted(中斷)"
+    outcome = OUTCOME_TEXTS[row.end.outcome] if row.end else "interrupted(中斷)"
     lines = [
         f"## {local_time(row.closed_utc)} · 結束 experiment `{row.experiment}`:{outcome}",
         "",
@@ -126,22 +119,22 @@ def run_ended(row: RunRow) -> str:
 
 
 def attempt_ended(row: AttemptRow) -> str:
-    """The whole entry of an attempt: why, how, with what, what came of it, and what follows."""
+    """The entry of an attempt: why, start, changes, data, recipe, command, outcome, what comes next."""
     attempt, end = row.attempt, row.end
-    word = OUTCOME_WORDS[end.outcome] if end else "interrupted(中斷)"
-    lines = [f"### {local_time(row.closed_utc)} · `{attempt.stage}` attempt {attempt.number}:{word}", ""]
-    lines += [f"- experiment:`{attempt.experiment}`,run:`{attempt.run_id}`,開始 {local_time(row.opened_utc)}"]
-    lines += [f"- 動機 why:{_line(attempt.why) or f'stage `{attempt.stage}` 的第一次嘗試'}"]
-    lines += [
-        f"- 起點:{_START[attempt.start_from]} `{attempt.input_weight}`(SHA-256 `{attempt.input_sha256}`)"
+    outcome = OUTCOME_TEXTS[end.outcome] if end else "interrupted(中斷)"
+    recipe = ",".join(f"`{key}={_value(value)}`" for key, value in attempt.recipe.items())
+    lines = [
+        f"### {local_time(row.closed_utc)} · `{attempt.stage}` attempt {attempt.number}:{outcome}",
+        "",
+        f"- experiment:`{attempt.experiment}`,run:`{attempt.run_id}`,開始 {local_time(row.opened_utc)}",
+        f"- 動機 why:{_line(attempt.why) or f'stage `{attempt.stage}` 的第一次嘗試'}",
+        f"- 起點:{_START[attempt.start_from]} `{attempt.input_weight}`(SHA-256 `{attempt.input_sha256}`)",
+        f"- 改變 changes:{changes_text(attempt.changes) or '無(第一次)'}",
+        "- 資料 data:" + ("" if attempt.data else "無"),
+        *(f"  - `{path}`(SHA-256 `{sha}`)" for path, sha in attempt.data.items()),
+        f"- 設定 recipe:{recipe}",
+        *("- 指令 command:", "", _code(attempt.command), ""),
     ]
-    lines += [f"- 改變 changes:{changes_text(attempt.changes) or '無(第一次)'}"]
-    lines += ["- 資料 data:" + ("" if attempt.data else "無")]
-    lines += [f"  - `{path}`(SHA-256 `{sha}`)" for path, sha in attempt.data.items()]
-    lines += [
-        "- 設定 recipe:" + ",".join(f"`{key}={_value(value)}`" for key, value in attempt.recipe.items())
-    ]
-    lines += ["- 指令 command:", "", _code(attempt.command), ""]
     lines += (
         _outcome_lines(attempt, end)
         if end
@@ -152,10 +145,13 @@ def attempt_ended(row: AttemptRow) -> str:
 
 
 def attempt_reused(row: AttemptRow, run_id: str) -> str:
-    """The entry of a finished attempt that a later run took over."""
-    word = OUTCOME_WORDS[row.end.outcome] if row.end else row.state
+    """The entry of a finished attempt that a later run reuses."""
+    outcome = OUTCOME_TEXTS[row.end.outcome] if row.end else row.state
     weight = f",權重 `{row.end.output_weight}`" if row.end and row.end.output_weight else ""
-    return f"- run `{run_id}` 沿用已完成的 attempt `{row.id}`:{word}{weight}(content key `{row.attempt.content_key[:16]}` 相同,不重做)"
+    key = row.attempt.content_key[:16]
+    return (
+        f"- run `{run_id}` 沿用已完成的 attempt `{row.id}`:{outcome}{weight}(content key `{key}` 相同,不重做)"
+    )
 
 
 def changes_text(changes: tuple[Change, ...]) -> str:
@@ -169,9 +165,8 @@ def local_time(utc: str) -> str:
 
 
 def _outcome_lines(attempt: Attempt, end: AttemptEnd) -> list[str]:
-    lines = [
-        f"- 結果 outcome:**{OUTCOME_WORDS[end.outcome]}**,exit code {end.exit_code},{end.seconds:.1f} 秒"
-    ]
+    outcome = OUTCOME_TEXTS[end.outcome]
+    lines = [f"- 結果 outcome:**{outcome}**,exit code {end.exit_code},{end.seconds:.1f} 秒"]
     if end.verdict:
         lines += _verdict_lines(end.verdict)
     if end.error:
@@ -179,12 +174,11 @@ def _outcome_lines(attempt: Attempt, end: AttemptEnd) -> list[str]:
     if end.figures:
         lines += [f"- 訓練數字:{figures_text(end.figures)}"]
     peak = f"{end.peak_mib:,.0f} MiB" if end.peak_mib else "沒有樣本"
-    unwatched = (
-        ";BLIND:部分或全部時間沒有監看(`--allow-blind` 或讀不到)" if end.figures.get(BLIND_FIGURE) else ""
-    )
-    lines += [f"- 記憶體峰值 peak:{peak}{unwatched}"]
-    kept = f"`{end.output_weight}`(SHA-256 `{end.output_sha256}`)" if end.output_weight else "沒有寫出"
-    return [*lines, f"- 權重 weight:{kept}", f"- 結論與接著 next:{_NEXT[end.outcome]}"]
+    if end.figures.get(BLIND_FIGURE):
+        peak += ";BLIND:部分或全部時間沒有監看(`--allow-blind` 或讀不到)"
+    lines += [f"- 記憶體峰值 peak:{peak}"]
+    weight = f"`{end.output_weight}`(SHA-256 `{end.output_sha256}`)" if end.output_weight else "沒有寫出"
+    return [*lines, f"- 權重 weight:{weight}", f"- 結論與接著 next:{_NEXT[end.outcome]}"]
 
 
 def _verdict_lines(verdict: Verdict) -> list[str]:
@@ -202,17 +196,13 @@ def figures_text(figures: Mapping[str, float]) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, list):
         return json.dumps(value, ensure_ascii=False)
-    return (
-        ",".join(f"{key}:{item}" for key, item in value.items()) or "{}"
-        if isinstance(value, dict)
-        else str(value)
-    )
+    if isinstance(value, dict):
+        return ",".join(f"{key}:{item}" for key, item in value.items()) or "{}"
+    return str(value)
 
 
 def _line(text: str) -> str:
-    """Text from outside on one line; it can neither open a comment, and so pass for an entry, nor leave its
-    list item.
-    """
+    """Text from outside on one line, which cannot open a comment and so look like the end of an entry."""
     return " ".join(text.split()).replace("<!--", "&lt;!--")
 
 

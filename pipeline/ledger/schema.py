@@ -7,35 +7,45 @@ from enum import IntFlag, StrEnum
 
 from pipeline.core.types import Attempt, AttemptEnd, RunEnd
 
-VERSION = 1
-SCHEMA = """
+VERSION = 2
+"""Of the tables, noted in the file (`PRAGMA user_version`). A file of version 1 is brought up to date when it
+is opened; its tables `marks` and `answers` stay, unread. A program of version 1 refuses a file of version 2.
+"""
+TABLES = """
 CREATE TABLE runs (
     run_id TEXT PRIMARY KEY, experiment TEXT NOT NULL, command TEXT NOT NULL, settings_yaml TEXT NOT NULL,
     state TEXT NOT NULL, opened_utc TEXT NOT NULL, closed_utc TEXT NOT NULL DEFAULT '',
     owner_pid INTEGER NOT NULL, owner_identity TEXT NOT NULL,
     end_json TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '');
 CREATE TABLE attempts (
-    id TEXT PRIMARY KEY, run_id TEXT NOT NULL REFERENCES runs, content_key TEXT NOT NULL, attempt_json TEXT NOT NULL,
-    state TEXT NOT NULL, opened_utc TEXT NOT NULL, closed_utc TEXT NOT NULL DEFAULT '',
-    owner_pid INTEGER NOT NULL, owner_identity TEXT NOT NULL,
+    id TEXT PRIMARY KEY, run_id TEXT NOT NULL REFERENCES runs, content_key TEXT NOT NULL,
+    attempt_json TEXT NOT NULL, state TEXT NOT NULL, opened_utc TEXT NOT NULL,
+    closed_utc TEXT NOT NULL DEFAULT '', owner_pid INTEGER NOT NULL, owner_identity TEXT NOT NULL,
     end_json TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '');
 CREATE INDEX attempts_by_key ON attempts (content_key, state);
 CREATE TABLE processes (
-    attempt_id TEXT NOT NULL REFERENCES attempts, role TEXT NOT NULL, pid INTEGER NOT NULL, identity TEXT NOT NULL,
-    started_utc TEXT NOT NULL);
-CREATE TABLE marks (
-    attempt_id TEXT NOT NULL REFERENCES attempts, name TEXT NOT NULL, payload_json TEXT NOT NULL, utc TEXT NOT NULL,
-    PRIMARY KEY (attempt_id, name));
+    attempt_id TEXT NOT NULL REFERENCES attempts, role TEXT NOT NULL, pid INTEGER NOT NULL,
+    identity TEXT NOT NULL, started_utc TEXT NOT NULL);
 CREATE TABLE weights (
     path TEXT PRIMARY KEY, sha256 TEXT NOT NULL, bytes INTEGER NOT NULL, input_sha256 TEXT NOT NULL,
-    content_key TEXT NOT NULL, attempt_id TEXT NOT NULL, outcome TEXT NOT NULL, note TEXT NOT NULL, utc TEXT NOT NULL,
-    moved_to TEXT NOT NULL DEFAULT '');
-CREATE INDEX weights_by_sha ON weights (sha256);
-CREATE TABLE answers (key TEXT PRIMARY KEY, path TEXT NOT NULL, sha256 TEXT NOT NULL, utc TEXT NOT NULL);
+    content_key TEXT NOT NULL, attempt_id TEXT NOT NULL, outcome TEXT NOT NULL, note TEXT NOT NULL,
+    utc TEXT NOT NULL, moved_to TEXT NOT NULL DEFAULT '');
 CREATE TABLE notices (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, subject TEXT NOT NULL,
-    utc TEXT NOT NULL, text TEXT NOT NULL DEFAULT '', told INTEGER NOT NULL DEFAULT 0);
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, kind TEXT NOT NULL,
+    subject TEXT NOT NULL, utc TEXT NOT NULL, text TEXT NOT NULL DEFAULT '',
+    delivered INTEGER NOT NULL DEFAULT 0, refused TEXT NOT NULL DEFAULT '');
 """
+FROM_VERSION_1 = """
+ALTER TABLE notices RENAME COLUMN told TO delivered;
+ALTER TABLE notices ADD COLUMN refused TEXT NOT NULL DEFAULT '';
+"""
+INDEXES = """
+CREATE INDEX runs_by_state ON runs (state);
+CREATE INDEX attempts_by_state ON attempts (state);
+CREATE INDEX notices_for_devlog ON notices (number) WHERE delivered & 1 = 0;
+CREATE INDEX notices_for_mlflow ON notices (number) WHERE delivered & 2 = 0;
+"""
+"""The tables' own primary keys and these keep every question of an attempt free of a scan over all rows."""
 
 
 class State(StrEnum):
@@ -47,7 +57,7 @@ class State(StrEnum):
 
 
 class NoticeKind(StrEnum):
-    """What is to be told to people and to MLflow after the journal has it."""
+    """What happened, and is to reach DevLog and MLflow after the journal has it."""
 
     RUN_OPENED = "run_opened"
     RUN_CLOSED = "run_closed"
@@ -58,15 +68,12 @@ class NoticeKind(StrEnum):
     ATTEMPT_REUSED = "attempt_reused"
 
 
-class Delivered(IntFlag):
-    """Who has been told a notice."""
+class Destination(IntFlag):
+    """Where notices are delivered to. The values are stored."""
 
-    NOBODY = 0
-    PEOPLE = 1
-    """It stands in DevLog.md."""
+    NOWHERE = 0
+    DEVLOG = 1
     MLFLOW = 2
-    """It stands in the spool, or MLflow is switched off."""
-    ALL = 3
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,11 @@ class RunRow:
     end: RunEnd | None
     reason: str
     """Why it was interrupted; empty otherwise."""
+
+    @property
+    def id(self) -> str:
+        """As attempts have it."""
+        return self.run_id
 
 
 @dataclass(frozen=True)
@@ -111,6 +123,7 @@ class ProcessRow:
     role: str
     pid: int
     identity: str
+    """See `process_identity`: a later process may get the same number."""
     started_utc: str
 
 
@@ -135,7 +148,7 @@ class WeightRow:
 
 @dataclass(frozen=True)
 class Notice:
-    """Something the journal has and that DevLog and MLflow may not have yet."""
+    """Something that the journal has, and DevLog and MLflow may not have yet."""
 
     number: int
     id: str
@@ -143,6 +156,14 @@ class Notice:
     subject: str
     """Id of the run or attempt."""
     utc: str
-    text: str = ""
-    """The run that took an attempt over."""
-    told: Delivered = Delivered.NOBODY
+    text: str
+    """Id of the run that reuses the attempt; empty for other kinds."""
+    delivered: Destination
+    refused: str
+    """Why MLflow does not take a part of it; empty if it has all of it, or not been asked yet."""
+
+    @property
+    def run_id(self) -> str:
+        """The run that it belongs to."""
+        of_run = self.kind in (NoticeKind.RUN_OPENED, NoticeKind.RUN_CLOSED, NoticeKind.RUN_INTERRUPTED)
+        return self.text or (self.subject if of_run else self.subject.rsplit("/", 2)[0])

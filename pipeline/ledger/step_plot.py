@@ -1,13 +1,11 @@
-"""The curves of one attempt as a picture: loss, learning rate, gradient norm and effective update ratio by
-step.
-"""
+"""The curves of an attempt as a picture: loss, learning rate, gradient norm, effective update ratio."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeline.core.files import replacing
 from stages.contract.events import Event, EventKind
@@ -29,8 +27,8 @@ SMOOTH_FROM = 30
 def plot_steps(events: Sequence[Event], png: Path, title: str = "") -> None:
     """Draws the figures of the step events, a panel each, and replaces `png` atomically.
 
-    A panel whose figure no event carries says so. Values that are not finite are marked at the top edge. Text
-    outside ASCII becomes `?`, so that no font for it is needed.
+    A panel without values says so. Values that are not finite are marked at the top edge. Characters outside
+    ASCII become `?`, so that no font for them is needed.
 
     Args:
         events: of a stage; others than `STEP` are passed over.
@@ -40,7 +38,6 @@ def plot_steps(events: Sequence[Event], png: Path, title: str = "") -> None:
     Raises:
         OSError: if the file cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -55,15 +52,12 @@ def plot_steps(events: Sequence[Event], png: Path, title: str = "") -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if title:
         figure.suptitle("".join(char if " " <= char <= "~" else "?" for char in title), fontsize=12)
-    FigureCanvasAgg(figure)
     with replacing(png) as aside:
         figure.savefig(aside, format="png")
 
 
 def smoothed(values: Sequence[float], weight: float = 0.9) -> list[float]:
-    """Exponential moving average without the bias of its start (the correction of Adam, Kingma and Ba 2015,
-    section 3).
-    """
+    """Exponential moving average, corrected for its start at 0 as in Adam (Kingma and Ba 2015, section 3)."""
     out, mean = [], 0.0
     for count, value in enumerate(values, start=1):
         mean = weight * mean + (1 - weight) * value
@@ -83,25 +77,13 @@ def _draw(axes: Axes, rows: Sequence[tuple[int, float]], label: str, color: str)
         return
     x, y = [step for step, _ in finite], [value for _, value in finite]
     smooth = len(y) >= SMOOTH_FROM and label != "learning rate"
-    axes.plot(
-        x,
-        y,
-        color=color,
-        linewidth=1.0 if smooth else 1.6,
-        alpha=0.4 if smooth else 1.0,
-        marker="." if len(y) < 30 else None,
-    )
+    line: dict[str, Any] = {"linewidth": 1.0, "alpha": 0.4} if smooth else {"linewidth": 1.6}
+    axes.plot(x, y, color=color, marker="." if len(y) < 30 else None, **line)
     if smooth:
         axes.plot(x, smoothed(y), color=color, linewidth=1.8, label="moving average")
     if y:
-        axes.plot(
-            x[-1],
-            y[-1],
-            "o",
-            color=color,
-            markersize=4,
-            label=f"last {y[-1]:.4g} (min {min(y):.4g}, max {max(y):.4g})",
-        )
+        label_of_last = f"last {y[-1]:.4g} (min {min(y):.4g}, max {max(y):.4g})"
+        axes.plot(x[-1], y[-1], "o", color=color, markersize=4, label=label_of_last)
         # A loss or norm over two decades reads better on a logarithmic scale.
         if min(y) > 0 and max(y) > 100 * min(y) and label != "learning rate":
             axes.set_yscale("log")
@@ -110,12 +92,6 @@ def _draw(axes: Axes, rows: Sequence[tuple[int, float]], label: str, color: str)
     if axes.get_yscale() == "linear":
         axes.ticklabel_format(axis="y", scilimits=(-2, 4))
     if lost:
-        axes.plot(
-            lost,
-            [0.97] * len(lost),
-            "x",
-            color="tab:red",
-            transform=axes.get_xaxis_transform(),
-            label="not finite",
-        )
+        at_top, heights = axes.get_xaxis_transform(), [0.97] * len(lost)
+        axes.plot(lost, heights, "x", color="tab:red", transform=at_top, label="not finite")
     axes.legend(loc="best", fontsize=8, framealpha=0.85)

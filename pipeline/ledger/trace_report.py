@@ -1,4 +1,4 @@
-"""What an attempt's folder shows of its memory: the phases as the user's JSON report, and the samples as a plot."""
+"""The memory of an attempt: phases in the format of the F# trainer's JSON report, samples as a plot."""
 
 from __future__ import annotations
 
@@ -20,14 +20,11 @@ if TYPE_CHECKING:
 
 MIB_PER_GIB = 1024.0
 LABEL_CHAR_SHARE = 0.0085
-"""Width of one character of a label as a share of the plot's, with a little air; seen in the figure, which is
-11 inches wide.
-"""
+"""Width of a label's character, with a little space, as a share of the width of the plot (11 inches)."""
 
 
 def phases_report(samples: Sequence[MemorySample], phases: Sequence[Event], pid: int) -> dict[str, Any]:
-    """The memory at each phase, with the fields and units of the F# trainer's report, so that its readers
-    take ours.
+    """The memory at each phase, with the fields and units of the F# trainer's report.
 
     `PidMemoryMiB` is the stage's own figure where the event carries one (`values["device_mib"]`), else the
     guard's sample nearest in time; `TotalMemoryMiB` is that sample's total. Both are whole MiB; without any
@@ -45,14 +42,8 @@ def phases_report(samples: Sequence[MemorySample], phases: Sequence[Event], pid:
         own = event.values.get("device_mib")
         pid_mib = own if own is not None else (samples[nearest].pid_mib if samples else 0.0)
         total_mib = samples[nearest].total_mib if samples else pid_mib
-        rows.append(
-            {
-                "TimestampUtc": _dotnet(event.time_utc),
-                "Phase": event.phase,
-                "PidMemoryMiB": round(pid_mib),
-                "TotalMemoryMiB": round(total_mib),
-            }
-        )
+        row = {"TimestampUtc": _dotnet(event.time_utc), "Phase": event.phase}
+        rows.append(row | {"PidMemoryMiB": round(pid_mib), "TotalMemoryMiB": round(total_mib)})
     return {"Pid": pid, "CreatedUtc": _dotnet(utc_text(time.time())), "Samples": rows}
 
 
@@ -71,10 +62,10 @@ def _dotnet(time_utc: str) -> str:
 def plot_trace(
     samples: Sequence[MemorySample], phases: Sequence[Event], limit_gb: float, title: str, png_path: Path
 ) -> None:
-    """Draws memory over time with the limit and the phases, and replaces `png_path` by it.
+    """Draws memory over time with the limit and the phases, and replaces `png_path` by the picture.
 
-    The first of each phase is named above the plot; its repetitions are marked only. Text outside ASCII
-    becomes `?`, so that no font for it is needed.
+    The first of each phase is named above the plot; its repetitions are only marked. Characters outside ASCII
+    become `?`, so that no font for them is needed.
 
     Args:
         samples: as `load_samples` gives them; may be none or one.
@@ -86,12 +77,10 @@ def plot_trace(
     Raises:
         OSError: if the file cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 6), dpi=110, layout="constrained")
     draw_trace(figure, samples, phases, limit_gb, title)
-    FigureCanvasAgg(figure)
     with replacing(png_path) as aside:
         figure.savefig(aside, format="png")
 
@@ -107,12 +96,8 @@ def draw_trace(
     end = max([*times, *marks, start + 1.0])
     room = LABEL_CHAR_SHARE * max((len(event.phase) + 2 for event in phases), default=2)
     axes.set_xlim(-0.01 * (end - start), (1 + 1.2 * room) * (end - start))
-    _draw_memory(
-        axes,
-        [moment - start for moment in times],
-        [sample.pid_mib / MIB_PER_GIB for sample in samples],
-        limit_gb,
-    )
+    memory = [sample.pid_mib / MIB_PER_GIB for sample in samples]
+    _draw_memory(axes, [moment - start for moment in times], memory, limit_gb)
     _draw_phases(axes, [mark - start for mark in marks], [event.phase for event in phases])
     axes.set_xlabel("seconds since the start")
     axes.set_ylabel("memory of the process tree (GiB)")
@@ -126,18 +111,11 @@ def _draw_memory(axes: Axes, seconds: Sequence[float], memory: Sequence[float], 
     axes.plot(seconds, memory, color="tab:blue", linewidth=1.5, marker="o" if len(memory) < 2 else None)
     if memory:
         at = memory.index(top)
-        axes.plot(
-            seconds[at],
-            top,
-            "v",
-            color="tab:blue",
-            markersize=7,
-            label=f"peak {top:.2f} GiB at {seconds[at]:.1f} s",
-        )
+        label = f"peak {top:.2f} GiB at {seconds[at]:.1f} s"
+        axes.plot(seconds[at], top, "v", color="tab:blue", markersize=7, label=label)
     else:
         axes.text(0.5, 0.5, "no samples", transform=axes.transAxes, ha="center", color="gray", fontsize=14)
-    # A limit far above the memory would press the curve flat: then it is named in the legend and lies
-    # outside.
+    # A limit far above the memory would press the curve flat: then only the legend names it.
     outside = bool(memory) and limit_gb > 4 * top > 0
     if limit_gb > 0:
         label = f"limit {limit_gb:g} GiB" + (" (above the plot)" if outside else "")
@@ -157,23 +135,15 @@ def _draw_phases(axes: Axes, seconds: Sequence[float], names: Sequence[str]) -> 
         first.setdefault(name, moment)
     width = LABEL_CHAR_SHARE * (right - left)
     placed: list[tuple[float, int]] = []
-    # From the right: a label lies above every later mark that it reaches over, so no line runs through a
-    # text.
+    # From the right: a label lies above every later mark that it reaches over, so no line crosses a text.
     for name, moment in reversed(first.items()):
         reach = moment + width * (len(name) + 1)
         lane = 1 + max((other for mark, other in placed if mark < reach), default=-1)
         placed.append((moment, lane))
         height = 1.015 + 0.045 * lane
         across = axes.get_xaxis_transform()  # x in seconds, y as a share of the plot's height
-        axes.plot(
-            [moment, moment],
-            [0, height + 0.03],
-            ":",
-            color="tab:gray",
-            linewidth=1.0,
-            transform=across,
-            clip_on=False,
-        )
+        style: dict[str, Any] = {"color": "tab:gray", "linewidth": 1.0, "transform": across}
+        axes.plot([moment, moment], [0, height + 0.03], ":", clip_on=False, **style)
         axes.text(moment + 0.4 * width, height, _ascii(name), transform=across, fontsize=8, va="bottom")
 
 

@@ -1,6 +1,4 @@
-"""檔案說明清單.md: the table of weight files, kept true between two markers; the rest of the file is the
-user's.
-"""
+"""檔案說明清單.md: the table of weight files between two markers. The rest of the file is the user's."""
 
 from __future__ import annotations
 
@@ -10,10 +8,10 @@ from pathlib import Path
 
 from pipeline.core.files import replace_bytes
 from pipeline.core.types import Outcome
-from pipeline.ledger.devlog import OUTCOME_WORDS, local_time
+from pipeline.ledger.devlog import OUTCOME_TEXTS, local_time
 from pipeline.ledger.schema import WeightRow
 
-FILE_LIST_NAME = "檔案說明清單.md"
+WEIGHT_LIST_NAME = "檔案說明清單.md"
 BEGIN = "<!-- ledger:weights:begin 以下表格由 pipeline 維護,請勿手改 -->"
 END = "<!-- ledger:weights:end -->"
 _BEGIN_KEY = b"<!-- ledger:weights:begin"
@@ -22,25 +20,25 @@ HEADER = "# 檔案說明清單\n\n權重檔(`.dat`)的來歷與判定。表格�
 _SKIPPED = {"mlflow", "__pycache__", "journal.db"}
 
 
-class FileListError(RuntimeError):
-    """The list cannot be kept; the message names the file and what to do."""
+class WeightListError(RuntimeError):
+    """The list cannot be written; the message names the file and what to do."""
 
 
 def update(artifacts: Path, root: Path, weights: Sequence[WeightRow]) -> bool:
-    """Rewrites the table atomically; text outside the markers is kept byte for byte.
+    """Rewrites the table atomically; text outside the markers stays byte for byte.
 
     Args:
-        artifacts: the folder that is looked through for `.dat` files, and that holds the list.
-        root: that the paths in the journal are meant from.
+        artifacts: the folder that is searched for `.dat` files, and that holds the list.
+        root: where the paths in the journal start.
         weights: what the journal knows.
 
     Returns:
         Whether the file changed.
 
     Raises:
-        FileListError: if a marker stands alone or the file cannot be written.
+        WeightListError: if one marker is alone, or the file cannot be written.
     """
-    path = artifacts / FILE_LIST_NAME
+    path = artifacts / WEIGHT_LIST_NAME
     try:
         held = path.read_bytes() if path.exists() else HEADER.encode()
         before, after = _around(path, held)
@@ -49,45 +47,33 @@ def update(artifacts: Path, root: Path, weights: Sequence[WeightRow]) -> bool:
             return False
         replace_bytes(path, whole)
     except OSError as error:
-        raise FileListError(
+        raise WeightListError(
             f"{path}: {error.strerror}: free space or check the disk, then start again"
         ) from error
     return True
 
 
 def table(artifacts: Path, root: Path, weights: Sequence[WeightRow]) -> str:
-    """The table with its markers: what the journal knows, flagged where the disk disagrees, and what only the
-    disk knows.
-    """
-    lines = [
-        BEGIN,
-        "",
-        "| 檔案 path | 大小 | SHA-256 | 來源 experiment/stage/attempt | 判定 verdict | 日期 | 備註 |",
-    ]
-    lines += ["|---|---:|---|---|---|---|---|"]
+    """The table with its markers: the weights that the journal knows, and files that only the disk knows."""
+    head = "| 檔案 path | 大小 | SHA-256 | 來源 experiment/stage/attempt | 判定 verdict | 日期 | 備註 |"
+    lines = [BEGIN, "", head, "|---|---:|---|---|---|---|---|"]
     places = {(root / row.path).resolve() for row in weights}
     lines += [_row(row, root) for row in sorted(_shown(weights, root), key=lambda row: (row.utc, row.path))]
     unknown = [file for file in _dat_files(artifacts) if file.resolve() not in places]
     for file in unknown:
-        lines.append(
-            f"| {_cell(_relative(file, root))} | {_size(file.stat().st_size)} |  |  |  |  | **未登記** |"
-        )
+        size = _size(file.stat().st_size)
+        lines.append(f"| {_cell(_relative(file, root))} | {size} |  |  |  |  | **未登記** |")
     if not weights and not unknown:
         lines.append("| (尚無權重檔) |  |  |  |  |  |  |")
     return "\n".join([*lines, "", END])
 
 
 def _shown(weights: Sequence[WeightRow], root: Path) -> list[WeightRow]:
-    """Without places that a weight left, and those that it has not reached yet: a crash may lie between the
-    two.
-    """
+    """Without places that a weight left or has not reached yet: a crash may have come between the two."""
     left = {row.path for row in weights if row.moved_to and not (root / row.path).is_file()}
     ahead = {row.moved_to for row in weights if row.moved_to and row.path not in left}
-    return [
-        row
-        for row in weights
-        if row.path not in left and not (row.path in ahead and not (root / row.path).is_file())
-    ]
+    rows = [row for row in weights if row.path not in left]
+    return [row for row in rows if row.path not in ahead or (root / row.path).is_file()]
 
 
 def _row(row: WeightRow, root: Path) -> str:
@@ -97,18 +83,10 @@ def _row(row: WeightRow, root: Path) -> str:
         notes.insert(0, "**已不存在**")
     elif row.bytes and file.stat().st_size != row.bytes:
         notes.insert(0, f"**大小已變**(登記 {_size(row.bytes)})")
-    outcome = OUTCOME_WORDS[Outcome(row.outcome)] if row.outcome else "尚未判定" if row.attempt_id else "base"
+    outcome = OUTCOME_TEXTS[Outcome(row.outcome)] if row.outcome else "尚未判定" if row.attempt_id else "base"
     size = file.stat().st_size if file.is_file() else row.bytes
-    source = row.attempt_id
-    cells = [
-        row.path,
-        _size(size),
-        row.sha256[:12],
-        source,
-        outcome,
-        local_time(row.utc)[:16],
-        ";".join(notes),
-    ]
+    cells = [row.path, _size(size), row.sha256[:12], row.attempt_id, outcome]
+    cells += [local_time(row.utc)[:16], ";".join(notes)]
     return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
 
 
@@ -126,14 +104,13 @@ def _relative(file: Path, root: Path) -> str:
 
 
 def _around(path: Path, held: bytes) -> tuple[bytes, bytes]:
-    """What stands before and after the table; a file without markers gets it at its end."""
+    """What is before and after the table; a file without markers gets the table at its end."""
     begin, end = held.find(_BEGIN_KEY), held.find(_END_KEY)
     if begin < 0 and end < 0:
         return held + (b"" if held.endswith(b"\n") or not held else b"\n\n"), b"\n"
     if begin < 0 or end < begin:
-        raise FileListError(
-            f"{path}: one of the lines {BEGIN!r} and {END!r} is missing: put it back, or delete the other too"
-        )
+        remedy = "is missing: put it back, or delete the other too"
+        raise WeightListError(f"{path}: one of the lines {BEGIN!r} and {END!r} {remedy}")
     return held[:begin], held[end + len(_END_KEY) :]
 
 

@@ -1,4 +1,4 @@
-"""The part of the journal that knows files: every weight with its lineage, wherever it was put."""
+"""The journal's table of weight files: every weight with its lineage, wherever it was put."""
 
 from __future__ import annotations
 
@@ -14,29 +14,22 @@ class WeightRegister:
     """Table `weights` of a journal."""
 
     def __init__(self, database: Database, root: Path) -> None:
-        """Of that database; relative paths are meant from `root`."""
+        """Of that database; relative paths start at `root`."""
         self._database = database
         self._root = root
 
     def record(self, path: str, sha256: str, note: str = "", attempt: Attempt | None = None) -> None:
-        """A weight as its attempt wrote it, before the verdict; or one that no attempt made: a base weight.
+        """A weight that an attempt wrote and nobody judged yet, or a base weight, which no attempt made.
 
-        Without effect if that path is known with that hash.
+        Without effect if the path is known with that hash.
         """
         if self._database.all("SELECT 1 FROM weights WHERE path = ? AND sha256 = ?", path, sha256):
             return
-        made = {}
-        if attempt:
-            made = {
-                "input_sha256": attempt.input_sha256,
-                "content_key": attempt.content_key,
-                "attempt_id": attempt.id,
-            }
         with self._database.change():
-            self._put(path=path, sha256=sha256, note=note, **made)
+            self._put(path, sha256, note, attempt)
 
     def will_move(self, source: str, target: str, reason: str) -> None:
-        """Before a known weight is renamed. Wherever a crash leaves it, both places are known."""
+        """A known weight is about to be renamed: both places are known, wherever a crash leaves it."""
         with self._database.change():
             row = self._database.one("SELECT * FROM weights WHERE path = ?", source)
             self._database.run("UPDATE weights SET moved_to = ? WHERE path = ?", target, source)
@@ -50,27 +43,26 @@ class WeightRegister:
             WeightRow(**dict(row)) for row in self._database.all("SELECT * FROM weights ORDER BY utc, rowid")
         ]
 
-    def put_judged(self, attempt: Attempt, identity: str, end: AttemptEnd) -> None:
-        """Where the weight of a judged attempt lies, within the transaction that closes the attempt."""
+    def put_judged(self, attempt: Attempt, end: AttemptEnd) -> None:
+        """The weight of a judged attempt, within the transaction that closes the attempt."""
         if end.output_weight:
-            self._put(
-                path=end.output_weight,
-                sha256=end.output_sha256,
-                input_sha256=attempt.input_sha256,
-                content_key=attempt.content_key,
-                attempt_id=identity,
-                outcome=end.outcome,
-                note=_note(end),
-            )
+            self._put(end.output_weight, end.output_sha256, _note(end), attempt, end.outcome)
 
-    def _put(self, path: str, sha256: str, note: str = "", **columns: str) -> None:
+    def _put(self, path: str, sha256: str, note: str, attempt: Attempt | None, outcome: str = "") -> None:
         file = self._root / path
-        size = file.stat().st_size if file.is_file() else 0
-        # Paths are never given out twice, but a user may have moved a file away and put another in its place.
+        # Paths are never used twice, but a user may have moved a file away and put another in its place.
         self._database.run("DELETE FROM weights WHERE path = ?", path)
-        filled = {"input_sha256": "", "content_key": "", "attempt_id": "", "outcome": ""} | columns
         self._database.insert(
-            "weights", path=path, sha256=sha256, bytes=size, note=note, utc=utc_now(), **filled
+            "weights",
+            path=path,
+            sha256=sha256,
+            bytes=file.stat().st_size if file.is_file() else 0,
+            input_sha256=attempt.input_sha256 if attempt else "",
+            content_key=attempt.content_key if attempt else "",
+            attempt_id=attempt.id if attempt else "",
+            outcome=outcome,
+            note=note,
+            utc=utc_now(),
         )
 
 

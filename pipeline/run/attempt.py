@@ -31,7 +31,7 @@ from pipeline.run import saved_states, weight_store
 from pipeline.run.attempt_files import AttemptStart
 from pipeline.run.content_key import content_key
 from pipeline.run.stage_request import WEIGHT_NAME, attempt_folder
-from stages.contract import Answer, Event, ExitCode
+from stages.contract import Answer, ExitCode
 from stages.contract.signals import StopSignals
 
 _MADE_ANEW = (Outcome.BROKEN, Outcome.OVER_LIMIT, Outcome.MEASURED)
@@ -59,16 +59,11 @@ class RunContext:
     def callbacks(self, attempt: Attempt | None = None, role: str = "train") -> ProcessCallbacks:
         """What happens while a process runs: of an attempt in a role, or of none."""
 
-        def on_event(event: Event) -> None:
-            self.progress.event(event)
-            if attempt and role == "train":
-                self.ledger.event(attempt, event)
-
         def on_start(pid: int) -> None:
             if attempt:
                 self.ledger.process_started(attempt, pid, role)
 
-        return ProcessCallbacks(on_start, on_event, self.progress.memory, self.stop)
+        return ProcessCallbacks(on_start, self.progress.event, self.progress.memory, self.stop)
 
 
 @dataclass(frozen=True)
@@ -223,7 +218,6 @@ def _verdict(
         answers = wait_for_answers()
     probes = load_probes(query.probes.files, context.root)
     verdict = judge(probes, answers, base, query.probes.thresholds)
-    context.ledger.judged(attempt, verdict)
     files.write_verdict(verdict, context.root / attempt.folder)
     return verdict
 

@@ -1,1 +1,1 @@
-"""Tells MLflow what the journal and the attempts' folders hold. Uses the journal and core."""
+"""Sends MLflow what the journal and the attempts' folders hold. Uses the journal, DevLog and core."""

@@ -1,35 +1,39 @@
-"""The only place that speaks to MLflow: explicit client calls that may be repeated without harm, quietly,
-with two errors.
-"""
+"""The only place that imports MLflow: calls that may be repeated without harm, and two kinds of error."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+import re
+import threading
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.lock import FolderLock
+from pipeline.ledger.mlflow.content import Content
+from pipeline.ledger.mlflow.target import Target
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 KEY_TAG = "ledger.key"
-"""Holds the ledger's own name of a run; by it a run is found again."""
+"""Holds the ledger's id of a run or attempt; by it MLflow's run is found again."""
 PARENT_TAG = "mlflow.parentRunId"
+INIT_WAIT_SECS = 120.0
 MAX_METRICS = 1000
 MAX_PARAMS_TAGS = 100
 MAX_TAG_CHARS = 8000
-INIT_WAIT_SECS = 120.0
+"""MLflow's limits on one call and on one tag."""
 _PERMANENT = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "BAD_REQUEST"}
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ASYNC_LOGGING": "false",
     "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
-    # MLflow would try for about four minutes; the spool is patient enough.
+    # MLflow would try for about four minutes; here everything is sent again later anyway.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
 }
@@ -40,46 +44,23 @@ class UnreachableError(RuntimeError):
 
 
 class RejectedError(RuntimeError):
-    """MLflow will never take it: a run that was deleted there, a value it does not allow."""
+    """MLflow will never take it: the run was deleted there, or it does not allow the value."""
 
 
-@dataclass(frozen=True)
-class Target:
-    """Where to send to. Both are absolute, and nothing of MLflow's own defaults is used."""
-
-    uri: str
-    artifact_root: str
-    """URI of a folder; empty if a server decides."""
-    lock_folder: Path
-    """Holds the lock of the first use."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Figures and words of one run, sent in one call."""
-
-    metrics: tuple[tuple[str, float, int, int], ...] = ()
-    """Name, value, time in milliseconds, step."""
-    params: tuple[tuple[str, str], ...] = ()
-    tags: tuple[tuple[str, str], ...] = ()
-
-
-class Backend:
-    """MLflow at one target. The import (1.5 to 2 s here) and the first use of the database happen in
-    `connect`.
-
-    Every method raises `UnreachableError` or `RejectedError`.
-    """
+class Client:
+    """MLflow at one target. Every method raises `UnreachableError` or `RejectedError`."""
 
     def __init__(self, target: Target) -> None:
         """Does nothing yet."""
+        self.stop = threading.Event()
+        """Once set, nothing more is sent."""
         self._target = target
         self._client: MlflowClient | None = None
-        self._experiments: dict[str, str] = {}
 
     def connect(self) -> MlflowClient:
-        """The client, made on first use. Processes that come at once wait for each other: the tables are made
-        only once.
+        """MLflow's own client. The first call imports MLflow (1.5 to 2 s) and prepares the database.
+
+        Processes that come at the same time wait for each other, so that the tables are made once.
         """
         if self._client is not None:
             return self._client
@@ -99,98 +80,118 @@ class Backend:
         self._client = client
         return client
 
-    def create_run(self, key: str, experiment: str, name: str, parent_id: str, start_ms: int) -> str:
-        """MLflow's id of the run of that key, which is made if there is none yet."""
-        client = self.connect()
-        with _errors():
-            experiment_id = self._experiment(client, experiment)
-            found = client.search_runs(
-                [experiment_id], f"tags.`{KEY_TAG}` = '{quotable(key)}'", max_results=1
-            )
-            if found:
-                return str(found[0].info.run_id)
-            tags = {KEY_TAG: quotable(key)} | ({PARENT_TAG: parent_id} if parent_id else {})
-            return str(
-                client.create_run(experiment_id, start_time=start_ms, tags=tags, run_name=name).info.run_id
-            )
+    def find_run(self, key: str) -> str | None:
+        """MLflow's id of the run with that key, whatever its experiment is called now; None if there is none.
 
-    def log(self, run_id: str, batch: Batch) -> None:
-        """At most `MAX_METRICS` metrics and `MAX_PARAMS_TAGS` of parameters and tags each. Repetition changes
-        nothing.
+        A run that was deleted in MLflow is found if no other has the key; it rejects what is sent to it.
         """
-        client = self.connect()
-        from mlflow.entities import Metric, Param, RunTag
-
+        self.connect()
         with _errors():
-            metrics = [Metric(*row) for row in batch.metrics]
-            params = [Param(key, value) for key, value in batch.params]
-            tags = [RunTag(key, value[:MAX_TAG_CHARS]) for key, value in batch.tags]
-            client.log_batch(run_id, metrics=metrics, params=params, tags=tags, synchronous=True)
+            found = list(self._search(f"tags.`{KEY_TAG}` = '{key}'", deleted=True))
+            found.sort(key=lambda run: run.info.lifecycle_stage == "deleted")
+            return found[0].info.run_id if found else None
 
-    def text(self, run_id: str, path: str, text: str) -> None:
-        """A text as an artifact."""
+    def create_run(self, key: str, experiment: str, name: str, parent_id: str, start_ms: int) -> str:
+        """MLflow's id of the run with that key, which is made if there is none, or only a deleted one."""
         client = self.connect()
         with _errors():
-            client.log_text(run_id, text, path)
+            experiment_id = self._experiment_id(client, experiment)
+            for run in self._search(f"tags.`{KEY_TAG}` = '{key}'"):
+                return str(run.info.run_id)
+            tags = {KEY_TAG: key} | ({PARENT_TAG: parent_id} if parent_id else {})
+            made = client.create_run(experiment_id, start_time=start_ms, tags=tags, run_name=name)
+            return str(made.info.run_id)
 
-    def file(self, run_id: str, source: Path, folder: str) -> None:
-        """A file as an artifact. One that is gone is rejected."""
-        if not source.is_file():
-            raise RejectedError(f"{source}: no such file")
-        client = self.connect()
-        with _errors():
-            client.log_artifact(run_id, str(source), folder or None)
+    def send(self, run_id: str, content: Content) -> list[str]:
+        """Sends what a run gets, in calls within MLflow's limits. Sending it again changes nothing.
 
-    def end(self, run_id: str, status: str, end_ms: int) -> None:
-        """Ends a run as `FINISHED`, `FAILED` or `KILLED`."""
-        client = self.connect()
-        with _errors():
-            client.set_terminated(run_id, status, end_ms)
+        Returns:
+            Why MLflow rejected calls, a line for each; the others were made all the same.
+        """
+        client, reasons = self.connect(), []
+        for call in _calls(client, run_id, content):
+            if self.stop.is_set():
+                raise UnreachableError("there was no time to send everything")
+            try:
+                with _errors():
+                    call()
+            except RejectedError as error:
+                reasons.append(str(error))
+        return reasons
 
     def running(self) -> list[tuple[str, str]]:
-        """Key and MLflow id of every run of a ledger that is still marked as running."""
-        client = self.connect()
+        """Key and MLflow's id of every run of a ledger that MLflow shows as running."""
+        self.connect()
         with _errors():
-            found: list[tuple[str, str]] = []
-            experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-            token: Any = None
-            while True:
-                page = client.search_runs(
-                    experiments, "attributes.status = 'RUNNING'", max_results=1000, page_token=token
-                )
-                found += [
-                    (run.data.tags[KEY_TAG], run.info.run_id) for run in page if KEY_TAG in run.data.tags
-                ]
-                token = page.token
-                if not token:
-                    return found
+            found = self._search("attributes.status = 'RUNNING'")
+            return [(run.data.tags[KEY_TAG], run.info.run_id) for run in found if KEY_TAG in run.data.tags]
 
-    def _experiment(self, client: MlflowClient, name: str) -> str:
-        if name not in self._experiments:
-            experiment = client.get_experiment_by_name(name)
-            if experiment is None:
-                self._experiments[name] = self._make_experiment(client, name)
-            else:
-                if experiment.lifecycle_stage == "deleted":
-                    client.restore_experiment(experiment.experiment_id)
-                self._experiments[name] = experiment.experiment_id
-        return self._experiments[name]
+    def _search(self, condition: str, deleted: bool = False) -> Iterator[Run]:
+        """The runs of all experiments for which a condition holds; deleted ones too if wanted."""
+        from mlflow.entities import ViewType
 
-    def _make_experiment(self, client: MlflowClient, name: str) -> str:
+        client, view = self.connect(), ViewType.ALL if deleted else ViewType.ACTIVE_ONLY
+        experiments, token = [], None
+        while token != "":
+            page = client.search_experiments(view_type=view, page_token=token)
+            experiments += [experiment.experiment_id for experiment in page]
+            token = page.token or ""
+        token = None
+        while token != "":
+            runs = client.search_runs(experiments, condition, view, max_results=1000, page_token=token)
+            yield from runs
+            token = runs.token or ""
+
+    def _experiment_id(self, client: MlflowClient, name: str) -> str:
+        """The experiment of that name, which is made, or restored if it was deleted."""
         from mlflow.exceptions import MlflowException
 
-        try:
-            return str(client.create_experiment(name, artifact_location=self._target.artifact_root or None))
-        except MlflowException as error:
-            experiment = client.get_experiment_by_name(name)
-            if error.error_code != "RESOURCE_ALREADY_EXISTS" or experiment is None:
-                raise
-            return str(experiment.experiment_id)  # another process made it just now
+        experiment = client.get_experiment_by_name(name)
+        if experiment is None:
+            try:
+                return client.create_experiment(name, artifact_location=self._target.artifact_root or None)
+            except MlflowException as error:
+                experiment = client.get_experiment_by_name(name)
+                if error.error_code != "RESOURCE_ALREADY_EXISTS" or experiment is None:
+                    raise  # otherwise another process made it just now
+        if experiment.lifecycle_stage == "deleted":
+            client.restore_experiment(experiment.experiment_id)
+        return str(experiment.experiment_id)
 
 
-def quotable(key: str) -> str:
-    """A key as it can stand in a filter."""
-    return key.replace("'", "_")
+def _calls(client: MlflowClient, run_id: str, content: Content) -> Iterator[Callable[[], object]]:
+    """The calls that send a content, the end of the run last."""
+    from mlflow.entities import Metric, Param, RunTag
+
+    log = partial(client.log_batch, run_id, synchronous=True)
+    tags = [RunTag(clean(name), text[:MAX_TAG_CHARS]) for name, text in content.tags.items() if text]
+    yield from (partial(log, tags=some) for some in _chunks(tags, MAX_PARAMS_TAGS))
+    params = [Param(clean(name), text) for name, text in content.params.items()]
+    yield from (partial(log, params=some) for some in _chunks(params, MAX_PARAMS_TAGS))
+    metrics = [Metric(clean(name), finite(value), time, step) for name, value, time, step in content.metrics]
+    yield from (partial(log, metrics=some) for some in _chunks(metrics, MAX_METRICS))
+    yield from (partial(client.log_text, run_id, text, clean(path)) for path, text in content.texts.items())
+    yield from (
+        partial(client.log_artifact, run_id, path) for path in content.files if os.access(path, os.R_OK)
+    )
+    if content.status:
+        yield partial(client.set_terminated, run_id, content.status, content.end_ms)
+
+
+def _chunks(items: list[Any], size: int) -> Iterator[list[Any]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+@cache
+def clean(name: str) -> str:
+    """A name as MLflow takes it: a relative path of letters, digits, `_`, `.`, `-` and spaces."""
+    parts = [re.sub(r"[^\w.\- ]", "_", part) for part in name.split("/")]
+    return "/".join(part for part in parts if part not in ("", ".", ".."))[:250] or "_"
+
+
+def finite(value: float) -> float:
+    """The largest finite value for an infinite one, which not every database takes; NaN stays."""
+    return math.copysign(1.7976931348623157e308, value) if math.isinf(value) else value
 
 
 @contextlib.contextmanager

@@ -33,12 +33,14 @@ ON_A_SMALL_DISK = """
 import json, re, sys, threading, time
 from pathlib import Path
 from pipeline.ledger.journal import Journal
+from pipeline.ledger.schema import Destination
 from pipeline.run.session import SessionError
 from tests.pipeline.run.test_resume import go
 root = Path(sys.argv[1])
 artifacts, filler = root / "artifacts", root / "artifacts" / "filler"
 def fill():
-    while not any(path.read_bytes().count(b'"kind":"step"') >= 3 for path in artifacts.glob("runs/*/01-G-attempt1/events.jsonl")):
+    def steps(path): return path.read_bytes().count(b'"kind":"step"')
+    while not any(steps(path) >= 3 for path in artifacts.glob("runs/*/01-G-attempt1/events.jsonl")):
         time.sleep(0.01)
     with filler.open("wb", buffering=0) as file:
         try:
@@ -47,21 +49,21 @@ def fill():
         except OSError:
             pass
 threading.Thread(target=fill, daemon=True).start()
-told = {}
+seen = {}
 try:
     first = go(root)
-    told["first"] = [first.exit_code, *first.end.summary]
+    seen["first"] = [first.exit_code, *first.end.summary]
 except SessionError as error:
-    told["first"] = [-1, str(error)]
-told["half"] = [str(path) for path in artifacts.rglob("[!.]*.dat") if not path.name.startswith("step-")]
+    seen["first"] = [-1, str(error)]
+seen["half"] = [str(path) for path in artifacts.rglob("[!.]*.dat") if not path.name.startswith("step-")]
 filler.unlink()
 again = go(root)
-told["again"], told["sha256"] = again.exit_code, again.end.final_sha256
+seen["again"], seen["sha256"] = again.exit_code, again.end.final_sha256
 with Journal(artifacts / "journal.db") as book:
-    told["states"] = [row.state for run in book.runs() for row in book.attempts(run.run_id)]
-    told["pending"] = len(book.pending())
-told["marks"] = re.findall(r"<!-- ledger:(\\S+) -->", (root / "DevLog.md").read_text("utf-8"))
-print(json.dumps(told))
+    seen["states"] = [row.state for run in book.runs() for row in book.attempts(run.run_id)]
+    seen["pending"] = len(book.pending(Destination.DEVLOG))
+seen["marks"] = re.findall(r"<!-- ledger:(\\S+) -->", (root / "DevLog.md").read_text("utf-8"))
+print(json.dumps(seen))
 """
 
 
@@ -90,15 +92,15 @@ def test_a_full_disk_ends_the_run_with_the_remedy_and_the_same_command_goes_on(
     words = [*MOUNTED, str(place / "artifacts"), sys.executable, "-c", ON_A_SMALL_DISK, str(place)]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    print(told)
-    assert told["first"][0] != 0
-    assert "space" in " ".join(map(str, told["first"])), told["first"]
-    assert told["half"] == [], "no half file under a final name"
-    assert (told["again"], told["pending"]) == (0, 0)
-    assert told["states"].count("closed") >= 1 and "open" not in told["states"]
-    assert len(told["marks"]) == len(set(told["marks"]))
+    seen = json.loads(done.stdout.splitlines()[-1])
+    print(seen)
+    assert seen["first"][0] != 0
+    assert "space" in " ".join(map(str, seen["first"])), seen["first"]
+    assert seen["half"] == [], "no half file under a final name"
+    assert (seen["again"], seen["pending"]) == (0, 0)
+    assert seen["states"].count("closed") >= 1 and "open" not in seen["states"]
+    assert len(seen["marks"]) == len(set(seen["marks"]))
     other = tmp_path_factory.mktemp("through")
     for name in ("model", "data"):
         shutil.copytree(place / name, other / name)
-    assert go(other, checkpoint_every=0).end.final_sha256 == told["sha256"]
+    assert go(other, checkpoint_every=0).end.final_sha256 == seen["sha256"]

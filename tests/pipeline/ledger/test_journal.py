@@ -2,60 +2,26 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import signal
 import sqlite3
 import subprocess
-import sys
-import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pipeline.core.lock import FolderLock, LockHeldError
-from pipeline.core.process_identity import is_alive, process_identity
-from pipeline.core.types import AttemptEnd, Outcome, RunEnd
+from pipeline.core.types import Attempt, AttemptEnd, Outcome, RunEnd
 from pipeline.ledger.database import JournalError
 from pipeline.ledger.journal import Journal
-from pipeline.ledger.schema import Delivered, NoticeKind, State
-from stages.contract.events import StageResult
+from pipeline.ledger.schema import Destination, NoticeKind, State
+from stages.contract.clock import utc_now
 from stages.contract.serial import RequestError, dump_line, load_text
-from tests.pipeline.ledger.samples import RUN, attempt, end, write_weight
-
-PROJECT = Path(__file__).parents[3]
+from tests.pipeline.ledger.samples import RUN, attempt, end, script
 
 
-@pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    """An open journal with an open run."""
-    book = Journal(tmp_path / "artifacts" / "journal.db", tmp_path)
-    book.open_run(RUN, "stageG", "python -m pipeline +experiment=stageG", "seed: 0\n")
-    return book
-
-
-def dead_process() -> tuple[int, str]:
-    """Number and identity of a process that has ended."""
-    child = subprocess.Popen(["sleep", "60"])
-    identity = process_identity(child.pid)
-    child.kill()
-    child.wait()
-    return child.pid, identity
-
-
-def script(code: str, *arguments: str) -> subprocess.Popen[str]:
-    """Python code in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments],
-        cwd=PROJECT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def test_words_come_back_as_they_were() -> None:
+def test_rows_come_back_as_they_were() -> None:
     for value in (
         attempt(2),
         end(Outcome.COLLAPSED),
@@ -75,7 +41,7 @@ def test_words_come_back_as_they_were() -> None:
         (("outcome",), "fine"),
     ],
 )
-def test_words_that_do_not_fit_are_refused(path: tuple[str | int, ...], value: object) -> None:
+def test_rows_that_do_not_fit_are_refused(path: tuple[str | int, ...], value: object) -> None:
     data = json.loads(dump_line(end()))
     place = data
     for key in path[:-1]:
@@ -96,17 +62,6 @@ def test_finished_attempt_is_found_by_its_key_in_another_process(journal: Journa
     assert out == "1 collapsed\n"
     assert journal.find_finished("k1") == (item, last)
     assert journal.find_finished("k2") is None
-
-
-def test_marks_say_how_far_an_attempt_came(journal: Journal) -> None:
-    journal.open_attempt(attempt())
-    assert journal.find_mark(attempt(), "stage_finished") is None
-    journal.mark(attempt(), "stage_finished", StageResult(0, sha256="f"))
-    text = journal.find_mark(attempt(), "stage_finished")
-    assert text is not None
-    assert load_text(StageResult, text, "mark") == StageResult(0, sha256="f")
-    with pytest.raises(JournalError):
-        journal.mark(attempt(9), "stage_finished", None)
 
 
 def test_latest_finished_attempt_counts_and_interrupted_ones_do_not(journal: Journal) -> None:
@@ -133,20 +88,126 @@ def test_wrong_order_is_refused_and_changes_nothing(journal: Journal) -> None:
     with pytest.raises(JournalError, match="not open"):
         journal.interrupt_attempt(attempt(), "late")
     assert [row.state for row in journal.attempts(RUN)] == [State.CLOSED]
-    kinds = [notice.kind for notice in journal.pending()]
+    kinds = [notice.kind for notice in journal.pending(Destination.DEVLOG)]
     assert kinds == [NoticeKind.RUN_OPENED, NoticeKind.ATTEMPT_OPENED, NoticeKind.ATTEMPT_CLOSED]
 
 
-def test_notice_stays_until_everyone_has_it(journal: Journal) -> None:
-    (notice,) = journal.pending()
-    journal.tell(notice, Delivered.PEOPLE)
-    assert [one.told for one in journal.pending()] == [Delivered.PEOPLE]
-    journal.tell(notice, Delivered.MLFLOW)
-    assert journal.pending() == []
+def test_notice_stays_pending_until_it_is_delivered(journal: Journal) -> None:
+    (notice,) = journal.pending(Destination.DEVLOG)
+    journal.deliver(notice, Destination.MLFLOW, "deleted there")
+    journal.deliver(notice, Destination.DEVLOG)
+    assert journal.pending(Destination.MLFLOW) == journal.pending(Destination.DEVLOG) == []
+    journal.deliver_again(Destination.MLFLOW, "another-run")
+    assert journal.pending(Destination.MLFLOW) == []
+    journal.deliver_again(Destination.MLFLOW)
+    assert [one.delivered for one in journal.pending(Destination.MLFLOW)] == [Destination.DEVLOG]
+
+
+def test_reason_of_a_refusal_is_noted_until_it_is_sent_again(journal: Journal) -> None:
+    (notice,) = journal.pending(Destination.MLFLOW)
+    journal.deliver(notice, Destination.MLFLOW, "deleted there")
+    journal.deliver(notice, Destination.DEVLOG)
+    with sqlite3.connect(journal.path) as book:
+        assert book.execute("SELECT refused FROM notices").fetchall() == [("deleted there",)]
+    book.close()
+    journal.deliver_again(Destination.MLFLOW, RUN)
+    assert journal.pending(Destination.MLFLOW)[0].refused == ""
+
+
+def test_notices_of_one_run_are_delivered_again_and_no_others(journal: Journal) -> None:
+    for run_id in (f"{RUN}x", "b"):
+        journal.open_run(run_id, "stageG", "cmd", "")
+        journal.open_attempt(attempt(run_id=run_id))
+    journal.open_attempt(attempt())
+    journal.reuse_attempt(RUN, attempt(run_id="b"))
+    for notice in journal.pending(Destination.MLFLOW):
+        journal.deliver(notice, Destination.MLFLOW)
+    journal.deliver_again(Destination.MLFLOW, RUN)
+    assert {notice.run_id for notice in journal.pending(Destination.MLFLOW)} == {RUN}
+    assert len(journal.pending(Destination.MLFLOW)) == 3
+    assert len(journal.pending(Destination.MLFLOW, limit=2)) == 2
+
+
+def finish(journal: Journal, item: Attempt, last: AttemptEnd | None = None) -> None:
+    """An attempt from its beginning to its end."""
+    journal.open_attempt(item)
+    journal.close_attempt(item, last or end())
+
+
+def test_attempt_of_other_code_is_the_latest_that_equals_all_but_the_key(journal: Journal) -> None:
+    finish(journal, attempt(1, key="old"))
+    finish(journal, attempt(2, key="newer"))
+    finish(journal, attempt(3, key="other recipe", lr=1.0))
+    finish(journal, replace(attempt(4, key="other input"), input_sha256="e" * 64))
+    finish(journal, replace(attempt(5, key="other data"), data={"datasets/x.tsv": "b" * 64}))
+    finish(journal, attempt(6, key="not judged"), AttemptEnd(Outcome.BROKEN, 1, None))
+    finish(journal, attempt(7, key="other stage", stage="xG"))
+    journal.open_attempt(attempt(8, key="still open"))
+    found = journal.find_other_code(attempt(9, key="now"))
+    assert found is not None and found.content_key == "newer"
+    again = journal.find_other_code(attempt(9, key="newer"))
+    assert again is not None and again.content_key == "old"
+    assert journal.find_other_code(attempt(9, key="now", stage="H")) is None
+
+
+def test_an_attempt_costs_the_same_after_10000(tmp_path: Path) -> None:
+    """Counted in instructions of SQLite's virtual machine, which no load on this computer changes."""
+    path, steps = tmp_path / "journal.db", []
+    with Journal(path) as book:
+        book.open_run(RUN, "stageG", "make run", "")
+    for before, count in ((0, 200), (201, 10_000)):
+        fill(path, range(before, count))
+        with Journal(path) as book:
+            steps.append(sqlite_steps(book, lambda book=book, count=count: ask_all(book, count)))
+    assert steps[1] < 1.5 * steps[0], steps
+
+
+def fill(path: Path, numbers: range) -> None:
+    """Finished attempts, delivered to DevLog, half of them to MLflow."""
+    with sqlite3.connect(path) as book:
+        for number in numbers:
+            item = attempt(number, key=f"k{number}", lr=number / 7)
+            rest = ("closed", utc_now(), utc_now(), 1, "gone", dump_line(end()), "")
+            row = (item.id, RUN, item.content_key, dump_line(item), *rest)
+            book.execute(f"INSERT INTO attempts VALUES ({', '.join('?' * 11)})", row)
+            insert = "INSERT INTO notices (id, kind, subject, utc, delivered) VALUES (?, ?, ?, ?, ?)"
+            book.execute(insert, (item.id, "attempt_closed", item.id, utc_now(), 1 + 2 * (number % 2)))
+    book.close()
+
+
+def ask_all(journal: Journal, number: int) -> None:
+    """What an attempt asks and writes."""
+    item = attempt(number, key=f"new{number}")
+    assert journal.find_finished(item.content_key) is None and journal.find_interrupted("k") == []
+    assert journal.find_other_code(item) is None
+    journal.open_attempt(item)
+    journal.process_started(item, os.getpid())
+    assert len(journal.open_attempts()) == 1 and len(journal.runs(State.OPEN)) == 1
+    journal.close_attempt(item, end())
+    for notice in journal.pending(Destination.DEVLOG):
+        journal.deliver(notice, Destination.DEVLOG)
+    for notice in journal.pending(Destination.MLFLOW, 10):
+        journal.deliver(notice, Destination.MLFLOW)
+
+
+def sqlite_steps(journal: Journal, work: Callable[[], None]) -> int:
+    """How many hundreds of instructions of SQLite's virtual machine that took."""
+    count = 0
+
+    def tick() -> None:
+        nonlocal count
+        count += 1
+
+    connection = journal._database._connection
+    connection.set_progress_handler(tick, 100)
+    work()
+    connection.set_progress_handler(None, 100)
+    return count
 
 
 OPENS_AND_WAITS = """
-import sys; from pathlib import Path; from pipeline.ledger.journal import Journal; from tests.pipeline.ledger.samples import attempt
+import sys; from pathlib import Path
+from pipeline.ledger.journal import Journal; from tests.pipeline.ledger.samples import attempt
 book = Journal(Path(sys.argv[1]))
 book.open_run("20260301-101500-stageG-ab12", "stageG", "cmd", "")
 book.open_attempt(attempt())
@@ -180,141 +241,7 @@ def test_attempt_of_a_killed_process_is_abandoned_and_its_child_is_named(tmp_pat
         stage.kill()
 
 
-@pytest.mark.fault("a process id is used again", how="the same number, another start time")
-def test_reused_number_is_another_process() -> None:
-    me = process_identity(os.getpid())
-    assert is_alive(os.getpid(), me)
-    boot, space, ticks = me.rsplit("/", 2)
-    assert not is_alive(os.getpid(), f"{boot}/{space}/{int(ticks) - 1}")
-    assert not is_alive(os.getpid(), "")
-    assert not is_alive(*dead_process())
-
-
-def test_zombie_is_not_alive() -> None:
-    child = subprocess.Popen(["sleep", "60"])
-    identity = process_identity(child.pid)
-    child.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 5
-    while is_alive(child.pid, identity) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not is_alive(child.pid, identity)
-    assert Path(f"/proc/{child.pid}").exists()
-    child.wait()
-
-
-def test_weight_is_known_wherever_a_crash_leaves_it(journal: Journal, tmp_path: Path) -> None:
-    sha = write_weight(tmp_path, "a/out.dat")
-    journal.open_attempt(attempt())
-    journal.weights.record("a/out.dat", sha, attempt=attempt())
-    journal.weights.will_move("a/out.dat", "_trash/out.dat", "collapsed")
-    rows = {row.path: row for row in journal.weights.all()}
-    assert rows["a/out.dat"].moved_to == "_trash/out.dat"
-    assert rows["_trash/out.dat"].sha256 == sha
-    assert rows["_trash/out.dat"].content_key == "k1"
-    assert rows["_trash/out.dat"].note == "collapsed"
-    with pytest.raises(JournalError, match="not in the journal"):
-        journal.weights.will_move("b.dat", "c.dat", "")
-
-
 def test_one_whole_file_at_rest(journal: Journal, tmp_path: Path) -> None:
     journal.open_attempt(attempt())
     journal.close()
     assert [path.name for path in (tmp_path / "artifacts").iterdir()] == ["journal.db"]
-
-
-@pytest.mark.fault("the journal is locked", how="BEGIN IMMEDIATE by another connection")
-def test_locked_database_names_the_file_and_the_remedy(journal: Journal) -> None:
-    other = sqlite3.connect(journal.path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    with (
-        Journal(journal.path, busy_secs=0.05) as late,
-        pytest.raises(JournalError, match=r"journal\.db: .*locked: .*close it"),
-    ):
-        late.open_attempt(attempt())
-    other.execute("ROLLBACK")
-    other.close()
-    journal.open_attempt(attempt())
-
-
-@pytest.mark.fault(
-    "the journal is damaged, from a newer version, or cannot be",
-    how="other bytes, a folder that is a file, version 99",
-    trials=3,
-)
-def test_what_is_no_journal_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "journal.db").write_bytes(b"not a database" * 100)
-    with pytest.raises(JournalError, match="move it aside"):
-        Journal(tmp_path / "journal.db")
-    assert (tmp_path / "journal.db").read_bytes() == b"not a database" * 100
-    (tmp_path / "file").write_text("")
-    with pytest.raises(JournalError, match="permissions"):
-        Journal(tmp_path / "file" / "journal.db")
-    newer = sqlite3.connect(tmp_path / "newer.db")
-    newer.execute("PRAGMA user_version = 99")
-    newer.close()
-    with pytest.raises(JournalError, match="version 99"):
-        Journal(tmp_path / "newer.db")
-
-
-@pytest.mark.fault("several processes make the journal at once", how="four released in the same moment")
-def test_two_processes_make_the_tables_at_once(tmp_path: Path) -> None:
-    code = "import sys; from pathlib import Path; from pipeline.ledger.journal import Journal\n"
-    code += "print('ready', flush=True); sys.stdin.readline(); Journal(Path(sys.argv[1])).runs(); print('ok')"
-    both = [script(code, str(tmp_path / "journal.db")) for _ in range(4)]
-    for one in both:
-        assert one.stdout is not None
-        assert one.stdout.readline() == "ready\n"
-    outs = [one.communicate("go\n")[0] for one in both]
-    assert outs == ["ok\n"] * 4
-
-
-HOLDS = """
-import sys; from pathlib import Path; from pipeline.core.lock import FolderLock
-with FolderLock(Path(sys.argv[1]), "make run"):
-    print("held", flush=True); sys.stdin.read()
-"""
-
-
-@pytest.mark.fault("the owner of the lock is killed", how="SIGKILL")
-def test_lock_names_its_owner_and_dies_with_it(tmp_path: Path) -> None:
-    owner = script(HOLDS, str(tmp_path))
-    assert owner.stdout is not None
-    assert owner.stdout.readline() == "held\n"
-    with pytest.raises(LockHeldError, match=rf"process {owner.pid} \(make run, since ") as refused:
-        FolderLock(tmp_path, "second").acquire()
-    assert refused.value.pid == owner.pid
-    owner.kill()
-    owner.wait()
-    with FolderLock(tmp_path, "third"), pytest.raises(LockHeldError, match="third"):
-        FolderLock(tmp_path, "fourth").acquire()
-
-
-def test_lock_waits_when_told_to(tmp_path: Path) -> None:
-    owner = script(HOLDS, str(tmp_path))
-    assert owner.stdout is not None
-    assert owner.stdout.readline() == "held\n"
-    began = time.monotonic()
-    with pytest.raises(LockHeldError):
-        FolderLock(tmp_path, "patient", wait_secs=0.3).acquire()
-    assert time.monotonic() - began >= 0.3
-    assert owner.stdin is not None
-    owner.stdin.close()
-    with FolderLock(tmp_path, "patient", wait_secs=10):
-        assert owner.wait() == 0
-
-
-@pytest.mark.fault("the lock file is deleted by hand", how="between its opening and its locking")
-def test_lock_on_a_file_deleted_meanwhile_is_taken_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = fcntl.flock
-    deletions = [tmp_path / ".lock"]
-
-    def flock_too_late(handle: int, how: int) -> None:
-        if deletions:
-            deletions.pop().unlink()
-        whole(handle, how)
-
-    monkeypatch.setattr(fcntl, "flock", flock_too_late)
-    with FolderLock(tmp_path, "first", wait_secs=5), pytest.raises(LockHeldError, match="first"):
-        FolderLock(tmp_path, "second").acquire()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -22,17 +21,20 @@ from pipeline.core.types import Attempt, AttemptEnd, Outcome, RunEnd
 from pipeline.ledger.database import JournalError
 from pipeline.ledger.journal import Journal
 from pipeline.ledger.ledger import Ledger
-from pipeline.ledger.mlflow.client import KEY_TAG, Backend
-from pipeline.ledger.mlflow.tracking import resolve, sync
-from pipeline.ledger.schema import State
+from pipeline.ledger.mlflow.client import Client
+from pipeline.ledger.mlflow.sync import sync
+from pipeline.ledger.mlflow.target import resolve
+from pipeline.ledger.schema import Destination, State
+from stages.contract.event_reader import read_events
 from stages.contract.events import Event, EventKind, StageResult
+from tests.pipeline.ledger.mlflow.context import mlflow_runs
 from tests.pipeline.ledger.samples import (
     RUN,
     attempt,
     end,
     step,
-    verdict,
     with_database,
+    write_events,
     write_folder,
     write_weight,
 )
@@ -51,13 +53,14 @@ def marks(root: Path) -> list[str]:
     return re.findall(r"<!-- ledger:(\S+) -->", path.read_text()) if path.exists() else []
 
 
-def mlflow_runs(root: Path) -> dict[str, Any]:
+def runs_in_mlflow(root: Path) -> dict[str, Any]:
     """Key → run of everything in MLflow."""
-    client = Backend(resolve(TrackingSettings(), root, root / "artifacts")).connect()
-    found = client.search_runs([e.experiment_id for e in client.search_experiments()], max_results=1000)
-    keyed = {run.data.tags[KEY_TAG]: run for run in found}
-    assert len(keyed) == len(found)
-    return keyed
+    return mlflow_runs(client_of(root))
+
+
+def client_of(root: Path) -> Client:
+    """MLflow of a project."""
+    return Client(resolve(TrackingSettings(), root, root / "artifacts"))
 
 
 def whole_attempt(
@@ -67,12 +70,10 @@ def whole_attempt(
     ledger.open_attempt(item)
     write_folder(ledger.root, item)
     ledger.process_started(item, os.getpid())
-    for number in range(1, steps + 1):
-        ledger.event(item, step(number))
+    write_events(ledger.root, item, (step(number) for number in range(1, steps + 1)))
     made = f"{item.folder}/out.dat"
     sha = write_weight(ledger.root, made, item.id.encode())
     ledger.stage_finished(item, StageResult(0, output=made, sha256=sha))
-    ledger.judged(item, verdict(outcome))
     place = (
         f"artifacts/{'weights' if outcome is Outcome.PASSED else '_trash'}/{item.run_id}-{item.number}.dat"
     )
@@ -84,7 +85,7 @@ def whole_attempt(
     return last
 
 
-def test_journal_devlog_list_and_mlflow_tell_the_same_story(tmp_path: Path) -> None:
+def test_journal_devlog_list_and_mlflow_agree(tmp_path: Path) -> None:
     with_database(tmp_path)
     with Ledger(tmp_path, TrackingSettings()) as ledger:
         open_run(ledger)
@@ -111,7 +112,7 @@ def test_journal_devlog_list_and_mlflow_tell_the_same_story(tmp_path: Path) -> N
     assert "collapsed" in lines[f"artifacts/_trash/{RUN}-1.dat"]
     assert "repetition 0.8" in lines[f"artifacts/_trash/{RUN}-1.dat"]
     assert last.output_sha256[:12] in lines[f"artifacts/weights/{RUN}-2.dat"]
-    runs = mlflow_runs(tmp_path)
+    runs = runs_in_mlflow(tmp_path)
     assert {key: run.info.status for key, run in runs.items()} == {
         RUN: "FINISHED",
         f"{RUN}/G/1": "FAILED",
@@ -138,7 +139,7 @@ def test_passed_attempt_counts_only_with_its_weight(tmp_path: Path) -> None:
         assert ledger.find_finished("k2") is not None
 
 
-def test_attempt_taken_over_is_told_once_in_each_run(tmp_path: Path) -> None:
+def test_reused_attempt_is_noted_once_in_each_run(tmp_path: Path) -> None:
     with Ledger(tmp_path, OFF) as ledger:
         open_run(ledger)
         whole_attempt(ledger, attempt())
@@ -202,22 +203,25 @@ def test_infinite_and_missing_figures_are_recorded(tmp_path: Path) -> None:
     with Ledger(tmp_path, TrackingSettings()) as ledger:
         open_run(ledger)
         ledger.open_attempt(attempt())
-        ledger.event(attempt(), step(1, float("nan")))
-        ledger.event(attempt(), step(2, float("inf")))
-        ledger.event(attempt(), Event("2026-03-01T10:00:00.000000Z", EventKind.NOTE, text="hello"))
+        note = Event("2026-03-01T10:00:00.000000Z", EventKind.NOTE, text="hello")
+        write_events(tmp_path, attempt(), [step(1, float("nan")), step(2, float("inf")), note])
         ledger.close_attempt(
             attempt(), AttemptEnd(Outcome.BROKEN, 3, None, "loss is NaN", figures={"last_loss": float("nan")})
         )
         ledger.close_run(RUN, RunEnd(Outcome.BROKEN))
-    assert mlflow_runs(tmp_path)[f"{RUN}/G/1"].info.status == "FAILED"
-    assert not list((tmp_path / "artifacts/mlflow/spool").glob("*.rejected.jsonl"))
+    assert runs_in_mlflow(tmp_path)[f"{RUN}/G/1"].info.status == "FAILED"
+    with Journal(tmp_path / "artifacts" / "journal.db") as book:
+        assert book.pending(Destination.MLFLOW) == []
+    with sqlite3.connect(tmp_path / "artifacts" / "journal.db") as connection:
+        assert connection.execute("SELECT count(*) FROM notices WHERE refused != ''").fetchone() == (0,)
+    connection.close()
 
 
-def test_cost_of_an_attempt_with_100_steps_is_under_300_ms(tmp_path: Path) -> None:
+def test_cost_of_an_attempt_with_100_steps_is_under_100_ms(tmp_path: Path) -> None:
     with_database(tmp_path)
     with Ledger(tmp_path, TrackingSettings()) as ledger:
         open_run(ledger)
-        ledger._sender._work[2].connect()  # type: ignore[union-attr]
+        ledger._sync._arguments[2].connect()  # type: ignore[union-attr]
         write_folder(tmp_path, attempt())
         seconds = []
         for number in range(2, 7):
@@ -225,19 +229,34 @@ def test_cost_of_an_attempt_with_100_steps_is_under_300_ms(tmp_path: Path) -> No
             began = time.perf_counter()
             ledger.open_attempt(item)
             ledger.process_started(item, os.getpid())
-            for count in range(1, 101):
-                ledger.event(item, step(count))
+            write_events(tmp_path, item, (step(count) for count in range(1, 101)))
             ledger.stage_finished(item, StageResult(0))
-            ledger.judged(item, verdict())
             ledger.close_attempt(item, end())
             seconds.append(time.perf_counter() - began)
-    assert sorted(seconds)[2] < 0.3, seconds
+    assert sorted(seconds)[2] < 0.1, seconds
+
+
+def test_attempt_of_other_code_is_found(tmp_path: Path) -> None:
+    with Ledger(tmp_path, OFF) as ledger:
+        open_run(ledger)
+        whole_attempt(ledger, attempt(1, key="code before"))
+        assert ledger.find_other_code(attempt(2, key="code now")) == attempt(1, key="code before")
+        assert ledger.find_other_code(attempt(2, key="code before")) is None
+
+
+def test_mlflow_switched_off_is_not_even_imported_and_gets_nothing_later(tmp_path: Path) -> None:
+    with Ledger(tmp_path, OFF) as ledger:
+        open_run(ledger)
+        whole_attempt(ledger, attempt())
+    assert not (tmp_path / "artifacts" / "mlflow").exists()
+    with Journal(tmp_path / "artifacts" / "journal.db") as book:
+        assert book.pending(Destination.MLFLOW) == []
 
 
 # --- death at every point ---
 
 KILL_DRIVER = '''
-"""Runs the story in forked children, each of which dies by SIGKILL at one point; then starts the same command again."""
+"""Runs the story in forked children, each of which dies by SIGKILL at one point; then starts it again."""
 import os, signal, sqlite3, sys
 from pathlib import Path
 from pipeline.ledger import ledger as module
@@ -249,7 +268,7 @@ from pipeline.core.types import Outcome, RunEnd
 from tests.pipeline.ledger.samples import attempt
 from tests.pipeline.ledger.test_ledger import open_run, whole_attempt
 
-module.Ledger._start_sender = lambda self: None
+module.Ledger._start_sync = lambda self: None
 base, stride, first = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 
 def story(root, run_id):
@@ -266,7 +285,7 @@ def story(root, run_id):
         ledger.close_run(run_id, RunEnd(Outcome.PASSED))
 
 def deadly(point):
-    """Counts every call that changes something on the disk, before and after it, and dies at the given one."""
+    """Counts every call that changes something on the disk, before and after it, and dies at one."""
     count = 0
     def tick():
         nonlocal count
@@ -315,7 +334,8 @@ def check_story(root: Path, died: bool) -> None:
     with Journal(root / "artifacts" / "journal.db") as book:
         states = {row.run_id: row.state for row in book.runs()}
         attempts = [row for run_id in states for row in book.attempts(run_id)]
-        assert book.pending() == []
+        assert book.pending(Destination.DEVLOG) == []
+        kinds = [(notice.subject, notice.kind) for notice in book.pending(Destination.MLFLOW)]
         finished = [row.attempt.content_key for row in attempts if row.state is State.CLOSED]
         assert sorted(finished) == ["k1", "k2"], "finished attempts are not repeated"
         assert all(row.state is not State.OPEN for row in attempts)
@@ -326,11 +346,11 @@ def check_story(root: Path, died: bool) -> None:
                 assert (root / row.end.output_weight).is_file(), "no weight is lost"
     ids = marks(root)
     assert len(ids) == len(set(ids)), "each entry once"
-    told = {f"{row.id}:attempt_{row.state}" for row in attempts}
-    told |= {f"{run_id}:run_{state}" for run_id, state in states.items()} | {
+    noted = {f"{row.id}:attempt_{row.state}" for row in attempts}
+    noted |= {f"{run_id}:run_{state}" for run_id, state in states.items()} | {
         f"{run_id}:run_opened" for run_id in states
     }
-    assert {mark for mark in ids if "reused" not in mark} == told
+    assert {mark for mark in ids if "reused" not in mark} == noted
     table = (root / "artifacts" / "檔案說明清單.md").read_text()
     assert table.count("ledger:weights:begin") == 1
     paths = [
@@ -340,12 +360,12 @@ def check_story(root: Path, died: bool) -> None:
     ]
     assert len(paths) == len(set(paths))
     assert "未登記" not in table or died
-    for path in (root / "artifacts" / "mlflow" / "spool").glob("*.jsonl"):
-        records = [json.loads(line) for line in path.read_text().splitlines()]
-        opened = {record["run"] for record in records if record["op"] == "run"}
-        ended = {record["run"] for record in records if record["op"] == "end"}
-        assert opened == ended, "no run is left running"
-        assert {record["run"] for record in records} == opened
+    for row in (*states, *(row.id for row in attempts)):
+        opened, *others = [kind for subject, kind in kinds if subject == row]
+        assert opened.endswith("_opened"), "MLflow will get each run from its beginning"
+        assert any(kind.endswith(("_closed", "_interrupted")) for kind in others), (
+            "and no run is left running"
+        )
 
 
 def kill_points(tmp_path: Path, stride: int, first: int) -> list[list[int]]:
@@ -372,8 +392,8 @@ def test_killed_at_points_all_over_the_story_and_started_again(
     # Into the real MLflow: the story of one that died in the middle, and nothing is left running.
     root = tmp_path / f"p{rows[len(rows) // 2][0]}"
     with_database(root)
-    assert sync(root / "artifacts", root, resolve(TrackingSettings(), root, root / "artifacts")).rejected == 0
-    statuses = {key: run.info.status for key, run in mlflow_runs(root).items()}
+    assert sync(root / "artifacts", root, client_of(root), TrackingSettings()).refused == ()
+    statuses = {key: run.info.status for key, run in runs_in_mlflow(root).items()}
     assert statuses["run-a"] == "KILLED"
     assert statuses["run-b"] == "FINISHED"
     assert "RUNNING" not in statuses.values()
@@ -396,13 +416,13 @@ SLOW_STORY = """
 import sys, time; from pathlib import Path
 from pipeline.ledger.ledger import Ledger
 from pipeline.core.settings import TrackingSettings
-from tests.pipeline.ledger.samples import attempt, step
+from tests.pipeline.ledger.samples import attempt, step, write_events
 from tests.pipeline.ledger.test_ledger import open_run
 with Ledger(Path(sys.argv[1]), TrackingSettings()) as ledger:
     open_run(ledger)
     ledger.open_attempt(attempt())
     for number in range(1, 100000):
-        ledger.event(attempt(), step(number))
+        write_events(ledger.root, attempt(), [step(number)])
         if number == 20: print("running", flush=True)
         time.sleep(0.01)
 """
@@ -426,18 +446,12 @@ def test_killed_while_sending_to_real_mlflow_leaves_no_run_running(tmp_path: Pat
         time.sleep(0.05)
     process.kill()
     process.wait()
-    assert {run.info.status for run in mlflow_runs(tmp_path).values()} == {"RUNNING"}
+    assert {run.info.status for run in runs_in_mlflow(tmp_path).values()} == {"RUNNING"}
     with Ledger(tmp_path, TrackingSettings()) as ledger:
         assert ledger.interrupted() == [attempt()]
-    runs = mlflow_runs(tmp_path)
+    runs = runs_in_mlflow(tmp_path)
     assert {key: run.info.status for key, run in runs.items()} == {RUN: "KILLED", f"{RUN}/G/1": "KILLED"}
-    spool = tmp_path / "artifacts" / "mlflow" / "spool" / f"{RUN}.jsonl"
-    steps = {
-        row[3]
-        for line in spool.read_text().splitlines()
-        for row in json.loads(line).get("metrics", [])
-        if row[0] == "loss"
-    }
-    client = Backend(resolve(TrackingSettings(), tmp_path, tmp_path / "artifacts")).connect()
-    history = client.get_metric_history(runs[f"{RUN}/G/1"].info.run_id, "loss")
-    assert sorted(metric.step for metric in history) == sorted(steps)
+    events, _ = read_events(tmp_path / attempt().folder / "events.jsonl")
+    history = client_of(tmp_path).connect().get_metric_history(runs[f"{RUN}/G/1"].info.run_id, "loss")
+    assert sorted(metric.step for metric in history) == [event.step for event in events]
+    assert len(events) >= 20

@@ -42,8 +42,8 @@ def test_the_report_has_the_fields_of_the_fsharp_trainer() -> None:
     assert [list(row) for row in report["Samples"]] == [
         ["TimestampUtc", "Phase", "PidMemoryMiB", "TotalMemoryMiB"]
     ] * 4
-    told = [(row["Phase"], row["PidMemoryMiB"], row["TotalMemoryMiB"]) for row in report["Samples"]]
-    assert told == [
+    rows = [(row["Phase"], row["PidMemoryMiB"], row["TotalMemoryMiB"]) for row in report["Samples"]]
+    assert rows == [
         ("start", 12, 1012),
         ("model_loaded", 40807, 41000),
         ("zero_grad_done", 41061, 42061),
@@ -61,8 +61,8 @@ def test_the_report_has_the_fields_of_the_fsharp_trainer() -> None:
 
 def test_phases_without_samples() -> None:
     events = (phase(0, Phase.START), phase(1, Phase.EXPORTED, device_mib=7.0))
-    told = [(row["PidMemoryMiB"], row["TotalMemoryMiB"]) for row in phases_report([], events, 1)["Samples"]]
-    assert told == [(0, 0), (7, 7)]
+    rows = [(row["PidMemoryMiB"], row["TotalMemoryMiB"]) for row in phases_report([], events, 1)["Samples"]]
+    assert rows == [(0, 0), (7, 7)]
     assert phases_report([], [], 1)["Samples"] == []
 
 

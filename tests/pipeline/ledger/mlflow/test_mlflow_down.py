@@ -13,17 +13,18 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from pipeline.config.compose import ROOT
 from pipeline.core.settings import TrackingSettings
 from pipeline.core.types import Outcome
-from pipeline.ledger.mlflow.client import KEY_TAG, Backend
-from pipeline.ledger.mlflow.spool import waiting
-from pipeline.ledger.mlflow.tracking import resolve, spool_folder, ui_command
+from pipeline.ledger.mlflow.client import Client
+from pipeline.ledger.mlflow.sync import waiting_runs
+from pipeline.ledger.mlflow.target import resolve
+from pipeline.tracking import ui_command
 from tests.pipeline.guard.guarded import wait_for
+from tests.pipeline.ledger.mlflow.context import mlflow_runs
 from tests.pipeline.ledger.samples import with_database
 from tests.pipeline.project import project
 from tests.pipeline.run.test_runner import go, stage
@@ -47,24 +48,17 @@ def sync(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
-def told(root: Path, uri: str = "") -> dict[str, Any]:
-    """Key → run of all that MLflow has; a key that stands twice fails."""
-    client = Backend(resolve(TrackingSettings(uri=uri), root, root / "artifacts")).connect()
-    found = client.search_runs([e.experiment_id for e in client.search_experiments()], max_results=1000)
-    keyed = {run.data.tags[KEY_TAG]: run for run in found}
-    assert len(keyed) == len(found)
-    return keyed
-
-
-def check_told(root: Path, steps: int, uri: str = "") -> None:
+def check_arrived(root: Path, steps: int, uri: str = "") -> None:
     """Run and attempt are there once, ended, with every step, and nothing waits."""
-    runs = told(root, uri)
+    client = Client(resolve(TrackingSettings(uri=uri), root, root / "artifacts"))
+    runs = mlflow_runs(client)
     assert len(runs) == 2 and {run.info.status for run in runs.values()} == {"FINISHED"}
-    client = Backend(resolve(TrackingSettings(uri=uri), root, root / "artifacts")).connect()
     attempt = next(run for key, run in runs.items() if key.endswith("/G/1"))
-    history = client.get_metric_history(attempt.info.run_id, "loss")
+    history = client.connect().get_metric_history(attempt.info.run_id, "loss")
     assert sorted(metric.step for metric in history) == list(range(1, steps + 1))
-    assert waiting(spool_folder(root / "artifacts")) == []
+    files = {item.path for item in client.connect().list_artifacts(attempt.info.run_id)}
+    assert files >= {"trace.png", "steps.png", "trace.json", "request.json", "command.txt", "probes.json"}
+    assert waiting_runs(root / "artifacts") == 0
 
 
 @pytest.mark.slow
@@ -80,14 +74,14 @@ def test_a_run_without_mlflow_passes_and_is_sent_later(
     result = go(project, {"G": stage()}, tracking={"enabled": True, "uri": dead, "close_wait_secs": 3})
     assert (result.exit_code, result.end.outcome) == (0, Outcome.PASSED)
     assert [record for record in caplog.records if "sync" in record.message], "the way to send it is said"
-    assert len(waiting(spool_folder(project / "artifacts"))) == 1
+    assert waiting_runs(project / "artifacts") == 1
     refused = sync(project)
     assert refused.returncode == 1 and "1 run(s) wait" in refused.stderr, (
         "still not there, and nothing is lost by asking"
     )
     sent = sync(project, "--uri", f"sqlite:///{project / 'artifacts' / 'mlflow' / 'mlflow.db'}")
     assert sent.returncode == 0, sent.stderr
-    check_told(project, 12)
+    check_arrived(project, 12)
 
 
 @pytest.mark.slow
@@ -104,7 +98,7 @@ def test_a_locked_mlflow_database_stops_nothing(project: Path) -> None:
         other.execute("ROLLBACK")
     sent = sync(project)
     assert sent.returncode == 0, sent.stderr
-    check_told(project, 12)
+    check_arrived(project, 12)
 
 
 class Server:
@@ -172,10 +166,10 @@ def test_a_server_that_dies_in_the_middle_loses_nothing_and_listens_on_loopback_
         result = go(project, SLOW, tracking={"enabled": True, "uri": server.uri, "close_wait_secs": 3})
         killer.join()
         assert result.exit_code == 0
-        assert len(waiting(spool_folder(project / "artifacts"))) == 1
+        assert waiting_runs(project / "artifacts") == 1
         server.start()
         sent = sync(project)
         assert sent.returncode == 0, sent.stderr
-        check_told(project, 100, server.uri)
+        check_arrived(project, 100, server.uri)
     finally:
         server.kill()
