@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 HEAD = """# The tested set with the hashes of its files; made by `make lock` from constraints.txt.
-# Without torch, whose wheel differs by index (CPU, CUDA) and machine: constraints.txt pins its version. Install with
+# Without torch, whose wheel differs by index (CPU, CUDA) and machine: constraints.txt pins its version.
+# Install with
 #   pip install --require-hashes --no-deps -r requirements.lock
 """
 LINE = re.compile(r"(\S+)==(\S+)((?: --hash=sha256:[0-9a-f]{64})+)")

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from omegaconf import DictConfig
 
-from pipeline.config.compose import CONF, ROOT, SettingsError, checked, plain, relaxed
-from pipeline.core.settings import Settings
+from pipeline.config.compose import CONF, ROOT, checked, plain, relaxed
+from pipeline.core.settings import Settings, SettingsError
 from stages.contract import ExitCode
 
 _ERROR_SWITCH = "HYDRA_FULL_ERROR"

@@ -1,5 +1,4 @@
-"""`python -m pipeline.validate WEIGHT`: asks a weight and its base the probes, prints the table and the
-verdict.
+"""`python -m pipeline.validate WEIGHT`: probes a weight and its base, prints the table and the verdict.
 
 Exit code: 0 passed, 1 not passed, 2 bad input, 130 interrupted.
 """
@@ -13,11 +12,11 @@ from pathlib import Path
 
 from omegaconf.errors import OmegaConfBaseException
 
-from pipeline.config.compose import ROOT, SettingsError, composed, plain
-from pipeline.config.file_checks import model_problems, probe_problems, weight_problems
+from pipeline.config.compose import ROOT, composed, plain
+from pipeline.config.file_checks import model_problems, probe_file_problems, weight_problems
 from pipeline.config.reader import read_validation
 from pipeline.core.hashing import sha256_file
-from pipeline.core.settings import ValidationSettings
+from pipeline.core.settings import SettingsError, ValidationSettings
 from pipeline.core.types import Outcome, Verdict, WeightRef
 from pipeline.evaluate import probe_table
 from pipeline.evaluate.answers import AnswerCache, ProbeQuery, ProbingError, load_probes
@@ -27,7 +26,8 @@ from pipeline.processes.progress import Progress
 from pipeline.processes.stage_process import ProcessCallbacks, StageCommands
 from pipeline.run.attempt_files import write_verdict
 from pipeline.run.runner import new_run_id
-from stages.contract import ExitCode, InferencePath
+from stages.contract.events import ExitCode
+from stages.contract.requests import InferencePath
 from stages.contract.signals import StopSignals
 
 
@@ -66,33 +66,33 @@ def validate(
     progress: Progress,
     callbacks: ProcessCallbacks,
 ) -> tuple[Verdict, str]:
-    """Judges a weight against its base.
+    """Judges a weight, compared with its base.
 
     Args:
-        settings: probes, limits, the base.
+        settings: the probes, the limits and the base.
         weight: the file to judge.
-        path: through the weights as stored, or through the training forward.
+        path: how the answers are computed.
         root: what relative paths are relative to.
-        commands: how stage processes are started.
-        progress: shows it.
+        commands: of the stage processes.
+        progress: shows what is being done.
         callbacks: of the processes.
 
     Returns:
         The verdict, and the folder with the answers.
 
     Raises:
-        ProbingError: if either weight could not be asked.
+        ProbingError: if a probing process failed.
     """
     folder = f"{settings.artifacts}/runs/{new_run_id('validate')}"
     cache = AnswerCache(root, settings.artifacts, settings.guard, commands, detect_machine())
-    found = {}
+    answers = {}
     for name, file in (("base-answers", settings.model.weight), ("answers", weight)):
         progress.begin(f"{file} · probes · {path.value}")
-        asked = WeightRef(settings.model.dir, file, sha256_file(root / file))
-        query = ProbeQuery(asked, settings.probes, settings.recipe, path)
-        found[name] = cache.ask(query, folder, name, callbacks)
+        ref = WeightRef(settings.model.dir, file, sha256_file(root / file))
+        query = ProbeQuery(ref, settings.probes, settings.recipe, path)
+        answers[name] = cache.ask(query, folder, name, callbacks)
     probes = load_probes(settings.probes.files, root)
-    verdict = judge(probes, found["answers"], found["base-answers"], settings.probes.thresholds)
+    verdict = judge(probes, answers["answers"], answers["base-answers"], settings.probes.thresholds)
     write_verdict(verdict, root / folder)
     return verdict, folder
 
@@ -100,7 +100,7 @@ def validate(
 def _settings(weight: str, model: str, overrides: Sequence[str]) -> ValidationSettings:
     settings, problems = read_validation(plain(composed([f"model={model}", *overrides])))
     problems = problems + model_problems(settings.model, ROOT) + weight_problems("WEIGHT", weight, ROOT)
-    problems += probe_problems(
+    problems += probe_file_problems(
         {file: f"probes.files[{i}]" for i, file in enumerate(settings.probes.files)}, ROOT
     )
     if problems:

@@ -1,3 +1,1 @@
-"""Composes the settings with Hydra, reads them into types, and checks them and the files they name. Uses
-guard and core.
-"""
+"""Composes the settings with Hydra, builds and checks them and the files they name. Uses guard and core."""

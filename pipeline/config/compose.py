@@ -1,4 +1,4 @@
-"""Hydra's configuration to checked settings: overrides that need no `+`, plain values, all problems together."""
+"""Composes the configuration with Hydra and turns it into checked settings."""
 
 from __future__ import annotations
 
@@ -13,22 +13,20 @@ from pipeline.config.file_checks import check_files
 from pipeline.config.reader import read
 from pipeline.core.settings import Settings, SettingsError
 
-__all__ = ["CONF", "ROOT", "SettingsError", "checked", "composed", "plain", "relaxed"]
-
 ROOT = Path(__file__).resolve().parents[2]
-"""The project; relative paths in settings are relative to it, wherever a command is given."""
+"""The project folder. Relative paths in settings are relative to it, whatever the working directory is."""
 CONF = ROOT / "conf"
 _OVERRIDE = re.compile(r"~|\+*[A-Za-z_][^=]*=")
 _VALUE = re.compile(r"([A-Za-z_][\w.]*)=")
 
 
 def relaxed(arguments: Sequence[str]) -> list[str]:
-    """Lets `key=value` set a key that the file does not hold yet (`stages.G.lr=2e-4`), as `++key=value` does.
+    """Lets `key=value` set a key that no file has (`stages.G.lr=2e-4`), as `++key=value` does.
 
-    Only of values: `model=qwen3_4b` chooses a file of a group and stays, and so do `hydra.…` and options. A
-    key that exists nowhere is then found with all the other problems, not by Hydra alone and first. Options
-    come first in the result: Hydra takes overrides in one piece only, and `+experiment=stageG -m seed=1,2` is
-    natural.
+    That applies to values only: `model=qwen3_4b`, which chooses a file of a group, `hydra.…` and options are
+    unchanged. A key that exists nowhere is then reported with all other problems, not by Hydra alone. Options
+    come first in the result, because Hydra does not allow them between overrides, where one would write them:
+    `+experiment=stageG -m seed=1,2`.
     """
     groups = {entry.name for entry in CONF.iterdir() if entry.is_dir()}
     result: list[str] = []
@@ -44,7 +42,7 @@ def relaxed(arguments: Sequence[str]) -> list[str]:
 
 
 def composed(overrides: Sequence[str]) -> DictConfig:
-    """The configuration for a program that is no Hydra application.
+    """The configuration, for a program that is no Hydra application.
 
     Raises:
         hydra.errors.HydraException: if it cannot be composed.
@@ -59,13 +57,13 @@ def plain(config: DictConfig) -> dict[str, Any]:
     """Plain containers, interpolations resolved.
 
     Raises:
-        omegaconf.errors.OmegaConfBaseException: if an interpolation leads nowhere or a value is missing.
+        omegaconf.errors.OmegaConfBaseException: if an interpolation cannot be resolved or a value is missing.
     """
     return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
 
 
 def checked(raw: Mapping[str, Any], root: Path) -> Settings:
-    """Settings that can be run.
+    """The settings of a run, all checked.
 
     Raises:
         SettingsError: with every problem of keys, types, numbers and files.

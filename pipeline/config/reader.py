@@ -1,18 +1,18 @@
-"""Composed settings to typed ones: every problem of keys, types and numbers is reported, not the first.
+"""Composed settings to typed ones: every problem of keys, types and numbers is reported, not only the first.
 
-Hydra composes plain YAML and nothing more. The types of `pipeline.core.settings` are applied by
-`stages.contract.serial`, because OmegaConf's structured configs stop at the first problem and match enums by
-member name; here all problems come together, each with its key and the nearest known one, and enums are
-written as their lower-case values (`bf16`, `cosine`, `bridge`).
+Hydra composes plain YAML and nothing more. `stages.contract.serial` then builds the dataclasses of
+`pipeline.core.settings`: OmegaConf's structured configs stop at the first problem and match enums by member
+name, while here all problems come together, each with its key and the nearest known one, and enums are
+written as their values (`bf16`, `cosine`, `bridge`).
 
-A stage is a mapping under `stages`, by name and in the order of the file. Beside the keys of `STAGE_KEYS` it
-takes any key of `conf/train`, which then counts for this stage alone: `stages.G.lr=2e-4` on the command line.
+A stage is a mapping under `stages`, by name and in the order of the file. Beside `STAGE_KEYS` it may have any
+key of `conf/train`, which then applies to this stage alone: `stages.G.lr=2e-4` on the command line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import Any, TypeVar
 
 from pipeline.config.value_checks import (
@@ -44,30 +44,9 @@ from stages.contract.serial import RequestError, did_you_mean, load
 T = TypeVar("T")
 
 STAGE_KEYS = ("kind", "config", "probes", "ladder", "trainer")
-"""What a stage may hold beside the keys of its recipe."""
+"""The keys of a stage beside those of its recipe."""
 _RECIPE_KEYS = tuple(f.name for f in fields(Recipe))
-_TOP = {"name": str, "seed": int, "plan": bool, "reuse": bool, "artifacts": str}
-
-
-@dataclass
-class _Problems:
-    """Collects problems while parts are built one by one."""
-
-    found: list[str] = field(default_factory=list)
-
-    def part(self, cls: type[T], data: Any, key: str, instead: T) -> T:
-        """Builds `cls`; or notes why not, and gives a stand-in with which the search for problems goes on."""
-        try:
-            return load(cls, data, key)
-        except RequestError as error:
-            self.say(key, error.problems)
-            return instead
-
-    def say(self, key: str, problems: list[str]) -> None:
-        """Notes problems of a part, each once."""
-        self.found += [
-            problem for problem in (f"{key}.{text}" for text in problems) if problem not in self.found
-        ]
+_TOP_LEVEL = {"name": str, "seed": int, "plan": bool, "reuse": bool, "artifacts": str}
 
 
 def read(raw: Mapping[str, Any]) -> tuple[Settings | None, list[str]]:
@@ -77,110 +56,133 @@ def read(raw: Mapping[str, Any]) -> tuple[Settings | None, list[str]]:
         raw: plain containers, interpolations resolved.
 
     Returns:
-        The settings, or None if there is no stage to speak of; and all problems of keys, types and numbers.
-        Settings that come with problems have stand-ins in some places: they serve for looking further, at
-        files, and not for running.
+        The settings, or None if there is no usable stage; and all problems of keys, types and numbers. If
+        there are problems, some settings are defaults: their files can be checked, but they must not be run.
     """
-    problems = _Problems()
-    known = {f.name for f in fields(Settings)} | {"train", "probes", "ladder", "trainer"}
-    problems.found += [f"{key}: unknown key{did_you_mean(key, known)}" for key in raw if key not in known]
-    problems.found += [f"{key}: missing: conf/config.yaml sets it" for key in sorted(known - set(raw))]
-    for key, kind in _TOP.items():
-        if key in raw and type(raw[key]) is not kind:
-            problems.found.append(f"{key}: {raw[key]!r} is no {kind.__name__}")
-    model = problems.part(ModelSettings, raw.get("model"), "model", _some_model(raw.get("model")))
-    guard = problems.part(GuardLimits, raw.get("guard"), "guard", GuardLimits(gpu_limit_gb=1.0))
-    tracking = problems.part(TrackingSettings, raw.get("tracking"), "tracking", TrackingSettings())
-    problems.say("guard", bound_problems(guard))
-    problems.say("tracking", tracking_problems(tracking))
-    stages = _stages(raw, model, problems)
+    reader = _Reader(raw)
+    reader.check_keys()
+    model, guard = reader.model(), reader.guard()
+    tracking = reader.part(TrackingSettings, raw.get("tracking"), "tracking", TrackingSettings())
+    reader.add("tracking", tracking_problems(tracking))
+    stages = reader.stages(model)
     if not stages:
-        return None, problems.found
-    top = {key: raw[key] if type(raw.get(key)) is kind else kind() for key, kind in _TOP.items()}
-    return Settings(**top, model=model, guard=guard, tracking=tracking, stages=stages), problems.found
+        return None, reader.problems
+    top = {key: raw[key] if type(raw.get(key)) is kind else kind() for key, kind in _TOP_LEVEL.items()}
+    return Settings(**top, model=model, guard=guard, tracking=tracking, stages=stages), reader.problems
 
 
 def read_validation(raw: Mapping[str, Any]) -> tuple[ValidationSettings, list[str]]:
-    """The part of the settings that judging a weight needs, without an experiment; and its problems, as
-    `read` gives them.
-    """
-    problems = _Problems()
-    train = raw.get("train") if isinstance(raw.get("train"), Mapping) else {}
-    model = problems.part(ModelSettings, raw.get("model"), "model", _some_model(raw.get("model")))
-    guard = problems.part(GuardLimits, raw.get("guard"), "guard", GuardLimits(gpu_limit_gb=1.0))
-    probes = problems.part(ProbeSettings, raw.get("probes"), "probes", ProbeSettings([], Thresholds()))
-    problems.say("guard", bound_problems(guard))
-    problems.say("probes", probe_problems(probes))
-    recipe, _ = _recipe({**train, "data": []}, model)  # type: ignore[dict-item]
-    return ValidationSettings(model, guard, probes, recipe, str(raw.get("artifacts", ""))), problems.found
+    """Builds the settings for judging one weight, without an experiment, and lists their problems."""
+    reader = _Reader(raw)
+    model, guard, probes = reader.model(), reader.guard(), reader.probes(raw.get("probes"), "probes")
+    train = raw.get("train")
+    recipe, _ = _recipe({**(train if isinstance(train, Mapping) else {}), "data": []}, model)
+    return ValidationSettings(model, guard, probes, recipe, str(raw.get("artifacts", ""))), reader.problems
 
 
-def _some_model(raw: Any) -> ModelSettings:
-    raw = raw if isinstance(raw, Mapping) else {}
-    name, folder, weight = (str(raw.get(key, "")) for key in ("name", "dir", "weight"))
-    return ModelSettings(name, folder, weight)
+class _Reader:
+    """Builds the parts of the settings one by one and collects their problems."""
 
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        self._raw = raw
+        self.problems: list[str] = []
 
-def _stages(raw: Mapping[str, Any], model: ModelSettings, problems: _Problems) -> list[StageSettings]:
-    stages, train = raw.get("stages"), raw.get("train")
-    if not isinstance(stages, Mapping) or not stages:
-        problems.found.append(
-            "stages: empty: choose an experiment, as in +experiment=stageG; conf/experiment/ holds them"
+    def add(self, key: str, problems: list[str]) -> None:
+        """Adds the problems of a part, each once."""
+        texts = (f"{key}.{problem}" for problem in problems)
+        self.problems += [text for text in texts if text not in self.problems]
+
+    def part(self, cls: type[T], data: Any, key: str, fallback: T) -> T:
+        """Builds a dataclass. If the data do not fit, the search for problems goes on with a fallback."""
+        try:
+            return load(cls, data, key)
+        except RequestError as error:
+            self.add(key, error.problems)
+            return fallback
+
+    def check_keys(self) -> None:
+        """Finds unknown and missing keys at the top level, and values of a wrong type."""
+        raw, known = self._raw, {f.name for f in fields(Settings)} | {"train", "probes", "ladder", "trainer"}
+        self.problems += [
+            f"{key}: unknown key{did_you_mean(str(key), known)}" for key in raw if key not in known
+        ]
+        self.problems += [f"{key}: missing: conf/config.yaml sets it" for key in sorted(known - set(raw))]
+        for key, kind in _TOP_LEVEL.items():
+            if key in raw and type(raw[key]) is not kind:
+                self.problems.append(f"{key}: {raw[key]!r} is no {kind.__name__}")
+
+    def model(self) -> ModelSettings:
+        raw = self._raw.get("model")
+        known = raw if isinstance(raw, Mapping) else {}
+        name, folder, weight = (str(known.get(key, "")) for key in ("name", "dir", "weight"))
+        return self.part(ModelSettings, raw, "model", ModelSettings(name, folder, weight))
+
+    def guard(self) -> GuardLimits:
+        guard = self.part(GuardLimits, self._raw.get("guard"), "guard", GuardLimits(gpu_limit_gb=1.0))
+        self.add("guard", bound_problems(guard))
+        return guard
+
+    def probes(self, data: Any, key: str) -> ProbeSettings:
+        files = data.get("files") if isinstance(data, Mapping) else None
+        named = [file for file in files if isinstance(file, str)] if isinstance(files, list) else []
+        probes = self.part(ProbeSettings, data, key, ProbeSettings(named, Thresholds()))
+        self.add(key, probe_problems(probes))
+        return probes
+
+    def stages(self, model: ModelSettings) -> list[StageSettings]:
+        stages, train = self._raw.get("stages"), self._raw.get("train")
+        if not isinstance(stages, Mapping) or not stages:
+            remedy = "choose an experiment, as in +experiment=stageG; conf/experiment/ holds them"
+            self.problems.append(f"stages: empty: {remedy}")
+            return []
+        if not isinstance(train, Mapping):
+            self.problems.append(f"train: {train!r} is no mapping")
+            return []
+        _, shared = _recipe({"data": ["-"], **train}, model)
+        self.add("train", shared)
+        built = [self._stage(str(name), own, model, shared) for name, own in stages.items()]
+        return [stage for stage in built if stage is not None]
+
+    def _stage(self, name: str, own: Any, model: ModelSettings, shared: list[str]) -> StageSettings | None:
+        """One stage; `shared` are the problems of `conf/train`, which are not repeated for every stage."""
+        key = f"stages.{name}"
+        if not isinstance(own, Mapping):
+            remedy = "give it data, and what differs from conf/train"
+            self.problems.append(f"{key}: {own!r} is no mapping: {remedy}")
+            return None
+        known = {*STAGE_KEYS, *_RECIPE_KEYS}
+        self.add(key, [f"{k}: unknown key{did_you_mean(str(k), known)}" for k in own if k not in known])
+        kind = own.get("kind", StageKind.TRAIN.value)
+        if kind not in list(StageKind):
+            self.add(key, [f"kind: {kind!r} is none of {', '.join(repr(k.value) for k in StageKind)}"])
+            return None
+        recipe_values = {k: value for k, value in own.items() if k in _RECIPE_KEYS}
+        recipe, found = _recipe(merged(self._raw["train"], recipe_values), model)
+        self.add(key, [problem for problem in found if problem not in shared])
+        probes = self.probes(self._laid_over(own, "probes"), f"{key}.probes")
+        trainer = self.part(
+            TrainerSettings, self._laid_over(own, "trainer"), f"{key}.trainer", TrainerSettings()
         )
-        return []
-    if not isinstance(train, Mapping):
-        problems.found.append(f"train: {train!r} is no mapping")
-        return []
-    _, shared = _recipe({"data": ["-"], **train}, model)
-    problems.say("train", shared)
-    built = [_stage(str(name), own, raw, model, problems, shared) for name, own in stages.items()]
-    return [stage for stage in built if stage is not None]
+        self.add(f"{key}.trainer", trainer_problems(trainer))
+        rungs = _with_full_rungs(self._laid_over(own, "ladder"))
+        ladder = self.part(LadderSettings, rungs, f"{key}.ladder", LadderSettings())
+        self.add(f"{key}.ladder", ladder_problems(ladder, recipe) if kind == StageKind.TRAIN else [])
+        config = own.get("config", "")
+        if not isinstance(config, str):
+            self.add(key, [f"config: {config!r} is no str"])
+            config = ""
+        ladder = usable_rungs(ladder, trainer)
+        return StageSettings(name, StageKind(kind), recipe, probes, ladder, config, trainer)
 
-
-def _stage(
-    name: str, own: Any, raw: Mapping[str, Any], model: ModelSettings, problems: _Problems, shared: list[str]
-) -> StageSettings | None:
-    """One stage; `shared` are the problems of `conf/train`, which are not repeated for every stage."""
-    key = f"stages.{name}"
-    if not isinstance(own, Mapping):
-        problems.found.append(f"{key}: {own!r} is no mapping: give it data, and what differs from conf/train")
-        return None
-    known = {*STAGE_KEYS, *_RECIPE_KEYS}
-    problems.say(key, [f"{k}: unknown key{did_you_mean(str(k), known)}" for k in own if k not in known])
-    kind = own.get("kind", StageKind.TRAIN.value)
-    if kind not in list(StageKind):
-        problems.say(key, [f"kind: {kind!r} is none of {', '.join(repr(k.value) for k in StageKind)}"])
-        return None
-    recipe, found = _recipe(merged(raw["train"], {k: v for k, v in own.items() if k in _RECIPE_KEYS}), model)
-    problems.say(key, [problem for problem in found if problem not in shared])
-    probes = _stage_probes(_laid_over(raw, own, "probes"), f"{key}.probes", problems)
-    trainer = problems.part(
-        TrainerSettings, _laid_over(raw, own, "trainer"), f"{key}.trainer", TrainerSettings()
-    )
-    problems.say(f"{key}.trainer", trainer_problems(trainer))
-    ladder = problems.part(
-        LadderSettings, _full_rungs(_laid_over(raw, own, "ladder")), f"{key}.ladder", LadderSettings()
-    )
-    problems.say(f"{key}.ladder", ladder_problems(ladder, recipe) if kind == StageKind.TRAIN else [])
-    config = own.get("config", "")
-    if not isinstance(config, str):
-        problems.say(key, [f"config: {config!r} is no str"])
-        config = ""
-    return StageSettings(
-        name, StageKind(kind), recipe, probes, usable_rungs(ladder, trainer), config, trainer
-    )
-
-
-def _stage_probes(asked: Any, key: str, problems: _Problems) -> ProbeSettings:
-    files = asked.get("files") if isinstance(asked, Mapping) else None
-    named = [f for f in files if isinstance(f, str)] if isinstance(files, list) else []
-    probes = problems.part(ProbeSettings, asked, key, ProbeSettings(named, Thresholds()))
-    problems.say(key, probe_problems(probes))
-    return probes
+    def _laid_over(self, own: Mapping[str, Any], key: str) -> Any:
+        """A stage's own part, laid over the one that all stages share."""
+        below, above = self._raw.get(key), own.get(key)
+        both = isinstance(below, Mapping) and isinstance(above, Mapping)
+        return merged(below, above) if both else above or below  # type: ignore[arg-type]
 
 
 def _recipe(values: Mapping[str, Any], model: ModelSettings) -> tuple[Recipe, list[str]]:
-    """The recipe with the model's template, and its problems; with problems of types, one of defaults."""
+    """The recipe with the model's template, and its problems; if types are wrong, a recipe of defaults."""
     sources = full_sources(values.get("data"))
     try:
         recipe = load(Recipe, {**values, "data": sources, "template": model.template.value}, "")
@@ -189,15 +191,8 @@ def _recipe(values: Mapping[str, Any], model: ModelSettings) -> tuple[Recipe, li
     return recipe, recipe.check(detect_machine().unified if offload_problems(recipe) else None)
 
 
-def _laid_over(raw: Mapping[str, Any], own: Mapping[str, Any], key: str) -> Any:
-    below, above = raw.get(key), own.get(key)
-    return (
-        merged(below, above) if isinstance(below, Mapping) and isinstance(above, Mapping) else above or below
-    )
-
-
-def _full_rungs(ladder: Any) -> Any:
-    """The ladder with the data of every rung in full."""
+def _with_full_rungs(ladder: Any) -> Any:
+    """The ladder with full data entries in every rung."""
     rungs = ladder.get("rungs") if isinstance(ladder, Mapping) else None
     if not isinstance(rungs, list):
         return ladder
@@ -212,7 +207,7 @@ def _full_rung(rung: Any) -> Any:
 
 
 def full_sources(data: Any) -> list[Any]:
-    """Every data entry in full: a plain path stands for a file that counts once. What is no entry stays as it is."""
+    """Data entries in full: a plain path is a file that counts once. Anything else is returned as it is."""
     entries = data if isinstance(data, list) else []
     return [{"path": entry, "repeat": 1} if isinstance(entry, str) else entry for entry in entries]
 

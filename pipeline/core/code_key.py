@@ -1,4 +1,4 @@
-"""What of the program decides the bytes of a stage: the sources that its entry imports, and the versions that compute."""
+"""The program's part of a content key: the sources that an entry imports and the versions that compute."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from pipeline.core.hashing import sha256_data, sha256_file
 SOURCES = Path(__file__).resolve().parents[2]
 """The folder that holds the package `stages`."""
 COMPUTING = ("torch", "triton", "numpy", "tokenizers")
-"""Packages that do the arithmetic, or make the tokens that go into it."""
+"""Packages that do the arithmetic, or make the tokens for it."""
 
 
 def code_key(entry: str, sources: Path = SOURCES) -> str:
-    """SHA-256 over all that decides what `python -m <entry>` computes, its request aside.
+    """SHA-256 over all that decides what `python -m <entry>` computes, apart from its request.
 
     Args:
         entry: module or package, such as `stages.train`.
-        sources: the folder that holds its package.
+        sources: the folder of its package.
     """
     files = {name: sha256_file(path) for name, path in import_closure(entry, sources).items()}
     return sha256_data({"sources": files, "versions": computing_versions()})
 
 
 def computing_versions() -> dict[str, str]:
-    """The installed versions of `COMPUTING`, as packages name them (`2.13.0+cpu`); a missing package is left out."""
+    """Installed versions of `COMPUTING`, as in `2.13.0+cpu`. A package that is not installed is left out."""
     found = {}
     for name in COMPUTING:
         try:
@@ -38,7 +38,7 @@ def computing_versions() -> dict[str, str]:
 
 
 def import_closure(entry: str, sources: Path = SOURCES) -> dict[str, Path]:
-    """Module name → file of everything of the entry's own package that it imports, directly or not, sorted by name.
+    """The modules of its own package that an entry imports, directly or not: name → file, sorted by name.
 
     Imports inside functions count; those under `if TYPE_CHECKING:` do not, since they never run.
 
@@ -59,9 +59,8 @@ def import_closure(entry: str, sources: Path = SOURCES) -> dict[str, Path]:
                 raise FileNotFoundError(f"{name}: no such module below {sources}")
             continue
         found[name] = path
-        ahead.append(
-            name.rpartition(".")[0] or package
-        )  # a module runs the `__init__` of each package above it
+        # The import of a module runs the `__init__` of every package above it.
+        ahead.append(name.rpartition(".")[0] or package)
         ahead += [module for module in _imported(path) if module.partition(".")[0] == package]
     return dict(sorted(found.items()))
 
@@ -76,7 +75,7 @@ def _file_of(module: str, sources: Path) -> Path | None:
 
 @cache
 def _imported(path: Path) -> tuple[str, ...]:
-    """Every name that a source imports, as a module or as something in one."""
+    """Every name that a source imports, be it a module or something in one."""
     names: list[str] = []
     ahead: list[ast.AST] = [ast.parse(path.read_bytes(), str(path))]
     while ahead:

@@ -1,4 +1,4 @@
-"""Files that are replaced whole: written beside their place, synced, then renamed over it."""
+"""Files that are replaced whole: the new one is written beside the old one, synced, and renamed over it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path to write to, which takes the place of `path` when the block ends without an exception.
+    """A temporary path to write to, which replaces `path` when the block ends without an exception.
 
-    The content is on the disk before the name is, and the name before this returns. A reader sees the old file or
-    the new one, whole.
+    The content is synced to the disk before the renaming, and the renaming before this returns. A reader sees
+    the old file or the new one, whole.
 
     Args:
         path: its folder must exist.
 
     Raises:
-        OSError: if it cannot be written; the old file is as it was, and nothing is left beside it.
+        OSError: if it cannot be written; the old file is unchanged, and nothing is left beside it.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -32,13 +32,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def replace_bytes(path: Path, data: bytes) -> None:
-    """Gives a file new content, as `replacing` does."""
+    """Replaces the content of a file, as `replacing` does."""
     with replacing(path) as aside:
         aside.write_bytes(data)
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Gives a file new text in UTF-8, as `replacing` does."""
+    """Replaces the text of a file, in UTF-8, as `replacing` does."""
     replace_bytes(path, text.encode())
 
 

@@ -1,6 +1,4 @@
-"""SHA-256 of files and of plain data: how weights, data and attempts are known. Files are streamed, never
-read whole.
-"""
+"""SHA-256 of files and of plain data, which identifies weights, data and attempts. Files are streamed."""
 
 from __future__ import annotations
 
@@ -18,8 +16,8 @@ _known: dict[tuple[str, int, int], str] = {}
 def sha256_file(path: Path) -> str:
     """SHA-256 of a file's bytes, as 64 hexadecimal digits.
 
-    A file that was hashed before and has the same path, size and modification time is not read again. The
-    memory of this lasts as long as the process: nothing stale can lie about on disk.
+    A file that this process has hashed before is not read again while its path, size and modification time
+    are the same.
 
     Raises:
         OSError: if the file cannot be read.
@@ -36,14 +34,6 @@ def sha256_file(path: Path) -> str:
 
 
 def sha256_data(value: Any) -> str:
-    """SHA-256 of plain data as canonical JSON: equal values give equal digests whatever the order of their
-    keys.
-    """
+    """SHA-256 of plain data as canonical JSON; the order of keys makes no difference."""
     text = json.dumps(to_jsonable(value), ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def sha256_sources(folder: Path) -> str:
-    """SHA-256 of all Python sources below a folder, by relative name and content."""
-    files = sorted(path for path in folder.rglob("*.py"))
-    return sha256_data([[path.relative_to(folder).as_posix(), sha256_file(path)] for path in files])

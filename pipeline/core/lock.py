@@ -1,4 +1,4 @@
-"""One process at a time on a folder: a file lock that dies with its owner, with a note of who holds it."""
+"""One process at a time on a folder: a file lock that ends with its owner, and a note of who holds it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOCK_NAME = ".lock"
 
 
 class LockHeldError(RuntimeError):
-    """Another process works on the same folder. `pid` is 0 if its note cannot be read."""
+    """Another process holds the lock. `pid` is 0 if its note cannot be read."""
 
     def __init__(self, path: Path, pid: int, command: str, since: str) -> None:
         self.pid = pid
@@ -27,31 +27,31 @@ class LockHeldError(RuntimeError):
 
 
 class FolderLock:
-    """`filelock` on a file in the folder, and beside it a note of the owner, which others read when they are refused.
+    """`filelock` on a file in the folder, with a note of the owner beside it for whoever is refused.
 
-    The kernel drops the lock when its owner ends, however it ends; a note that is left behind says nothing then.
+    The kernel releases the lock when its owner ends, however it ends; a note that is left over means nothing.
     """
 
     def __init__(self, folder: Path, command: str, wait_secs: float = 0.0, name: str = LOCK_NAME) -> None:
-        """Names the lock; `acquire` or `with` takes it.
+        """Does not take the lock; `acquire` and `with` do.
 
         Args:
             folder: must exist.
-            command: what the owner does, for the message to others.
-            wait_secs: how long to wait for another owner; 0 refuses at once.
+            command: what the owner does; others read it when they are refused.
+            wait_secs: how long to wait for the lock; 0: not at all.
             name: of the lock file.
         """
         self._path = folder / name
         self._note = folder / f"{name}.owner.json"
         self._command = command
-        # A soft lock, which other file systems would fall back to, outlives its owner.
+        # On file systems without locks the soft lock would be used instead, which outlives its owner.
         self._lock = filelock.FileLock(self._path, timeout=wait_secs, fallback_to_soft=False)
 
     def acquire(self) -> None:
         """Takes the lock.
 
         Raises:
-            LockHeldError: naming the owner, if it was not given up in time.
+            LockHeldError: naming the owner, if it was not released in time.
             OSError: if the lock file cannot be opened for writing.
         """
         try:
@@ -62,18 +62,18 @@ class FolderLock:
         self._note.write_text(json.dumps(note, ensure_ascii=False), encoding="utf-8")
 
     def release(self) -> None:
-        """Gives the lock up. Without effect if it is not held."""
+        """Releases the lock, if it is held."""
         if self._lock.is_locked:
             self._note.unlink(missing_ok=True)
             self._lock.release()
 
     def __enter__(self) -> FolderLock:
-        """Takes the lock, as `acquire` does."""
+        """Takes the lock as `acquire` does."""
         self.acquire()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Gives the lock up."""
+        """Releases the lock."""
         self.release()
 
     def _refusal(self) -> LockHeldError:

@@ -1,4 +1,4 @@
-"""Who a process is beyond its number: numbers are given out again, identities are not."""
+"""The identity of a process: its number is used again after its end, its identity never is."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from pathlib import Path
 
 
 def process_identity(pid: int) -> str:
-    """What tells this process from any other that ever had its number; empty if there is no such living process.
+    """A text that no other process with the same number ever has; empty if no such process is alive.
 
-    On Linux: boot id, process id namespace and start time in clock ticks, none of which a change of the clock
-    moves. Elsewhere: the creation time. A zombie does not live.
+    On Linux: boot id, process id namespace and start time in clock ticks, which do not depend on the wall
+    clock. Elsewhere: the creation time. A zombie is not alive.
     """
     proc = Path("/proc") / str(pid)
     try:
-        # Fields after the name, which is in parentheses and may hold anything: state is the first, start time
-        # the 20th.
+        # The name is in parentheses and may contain anything. Of the fields after it, the state is the first
+        # and the start time the 20th.
         fields = (proc / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return "" if fields[0] in "ZX" else f"{boot}/{Path('/proc/self/ns/pid').readlink()}/{fields[19]}"
@@ -31,7 +31,5 @@ def process_identity(pid: int) -> str:
 
 
 def is_alive(pid: int, identity: str) -> bool:
-    """Whether the process that had this number and identity still lives. A new process with an old number is
-    another one.
-    """
+    """Whether the process with this number and this identity is still alive."""
     return bool(identity) and process_identity(pid) == identity

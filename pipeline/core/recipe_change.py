@@ -1,11 +1,11 @@
-"""Changes of a recipe, as new values or arithmetic on the present ones (`*0.5`, `+20`), and its plain record."""
+"""Changes of a recipe: new values, or arithmetic on the present ones (`*0.5`, `+20`); and its record."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 from pipeline.core.settings import StageKind
@@ -20,17 +20,17 @@ _NAMES = tuple(f.name for f in fields(Recipe))
 
 
 def changed(recipe: Recipe, change: Mapping[str, Any]) -> Recipe | None:
-    """The recipe with a change; None if its arithmetic leaves a value where it is, or leads out of the numbers.
+    """The recipe with a change; None if arithmetic leaves a value as it is, or its result is not finite.
 
-    A value that is set may hold already: what the same change multiplies still moves.
+    A new value may be equal to the present one.
 
     Args:
         recipe: as it is.
-        change: setting → plain value of a JSON or YAML file, or arithmetic as text. Whole numbers stay whole:
+        change: recipe key → plain value as in JSON or YAML, or arithmetic as text. Whole numbers stay whole:
             rounded up, at least 1.
 
     Raises:
-        ValueError: for a change that `change_problems` finds fault with.
+        ValueError: for a change with `change_problems`.
     """
     values: dict[str, Any] = {}
     for key, value in change.items():
@@ -47,13 +47,11 @@ def changed(recipe: Recipe, change: Mapping[str, Any]) -> Recipe | None:
         if moved is None or moved == present:
             return None
         values[key] = moved
-    return replace(
-        recipe, **{key: getattr(_with(recipe, {key: value}), key) for key, value in values.items()}
-    )
+    return _with(recipe, values)
 
 
 def change_problems(recipe: Recipe, key: str, value: Any) -> list[str]:
-    """What is wrong with one setting of a change, as `value: remedy`."""
+    """What is wrong with one key of a change, each as `value: remedy`."""
     if key not in _NAMES:
         return [f"{value!r}: no such recipe key{did_you_mean(key, _NAMES)}"]
     present = getattr(recipe, key)
@@ -72,19 +70,19 @@ def change_problems(recipe: Recipe, key: str, value: Any) -> list[str]:
 
 
 def changes_between(old: Recipe, new: Recipe) -> tuple[Change, ...]:
-    """The settings that differ between two recipes, in the order of the fields, as plain values."""
+    """The differences between two recipes, as plain values in the order of the fields."""
     pairs = ((name, to_jsonable(getattr(old, name)), to_jsonable(getattr(new, name))) for name in _NAMES)
     return tuple(Change(name, before, after) for name, before, after in pairs if before != after)
 
 
 def recorded(recipe: Recipe, kind: StageKind) -> dict[str, Any]:
-    """The settings that count for a kind of stage, as plain values for the record of an attempt."""
+    """The settings that a kind of stage uses, as plain values for the record of an attempt."""
     names = INIT_SETTINGS if kind is StageKind.INIT else _NAMES
     return {name: to_jsonable(getattr(recipe, name)) for name in names}
 
 
 def _with(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
-    """The recipe with plain values, which take the types of their fields."""
+    """The recipe with other values, which are converted to the types of their fields."""
     return load(Recipe, {**to_jsonable(recipe), **values}, "recipe")
 
 
@@ -92,7 +90,7 @@ def _moved(present: int | float, sign: str, by: float) -> int | float | None:
     result = present * by if sign == "*" else present + by
     if not math.isfinite(result):
         return None
-    shown = float(f"{result:.12g}")  # 1e-3 * 0.3 is to read 0.0003, in the command and in the ledger
+    shown = float(f"{result:.12g}")  # 1e-3 * 0.3 must read 0.0003 in the command and in the ledger
     return max(1, math.ceil(shown)) if isinstance(present, int) else shown
 
 

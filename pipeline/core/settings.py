@@ -1,6 +1,4 @@
-"""Settings of one run as typed, frozen dataclasses. `pipeline.config.reader` builds them and finds what is
-wrong.
-"""
+"""Settings of one run as frozen dataclasses. `pipeline.config` builds them and checks them."""
 
 from __future__ import annotations
 
@@ -16,107 +14,13 @@ from stages.contract.fields import setting
 from stages.contract.recipe import Recipe, Template
 
 
-class StageKind(StrEnum):
-    """`TRAIN` turns one weight into another; `INIT` makes a tokenizer and a random weight from nothing."""
-
-    TRAIN = "train"
-    INIT = "init"
-
-
 class SettingsError(ValueError):
     """Settings that cannot be run. `problems` lists every reason as `key: value: remedy`."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems
-        super().__init__(
-            f"{len(problems)} problem(s) in the settings\n"
-            + "\n".join(f"  - {problem}" for problem in problems)
-        )
-
-
-@dataclass(frozen=True)
-class TrackingSettings:
-    """Whether and where runs are told to MLflow."""
-
-    enabled: bool = True
-    uri: str = ""
-    """Empty: SQLite below the artifacts folder. Else `http://…`, or `sqlite:///…`, whose relative path is
-    meant from the root.
-    """
-    artifact_root: str = ""
-    """Folder or URI for MLflow's artifacts; empty: below the artifacts folder, or what the server decides."""
-    experiment_prefix: str = ""
-    """Put before the experiment's name in MLflow."""
-    trace_points: int = setting(300, at_least=2)
-    """Most memory samples of an attempt that become metrics."""
-    close_wait_secs: float = setting(30.0, unit="s", at_least=0.0, below=3600.0)
-    """How long the end of a run waits for MLflow; what is left then is sent by `sync`."""
-
-
-class TrainerKind(StrEnum):
-    """`INTERNAL` is `stages.train`; `EXTERNAL` any program that reads and writes weight files."""
-
-    INTERNAL = "internal"
-    EXTERNAL = "external"
-
-
-@dataclass(frozen=True)
-class TrainerSettings:
-    """Who trains a stage."""
-
-    kind: TrainerKind = TrainerKind.INTERNAL
-    command: str = ""
-    """Template for `EXTERNAL`; see `stages.contract.command`."""
-    shell: bool = False
-    """Hand the command to `/bin/sh`."""
-
-    @property
-    def external(self) -> bool:
-        """Whether another program trains."""
-        return self.kind is TrainerKind.EXTERNAL
-
-
-class Cause(StrEnum):
-    """What lies behind an outcome, where one outcome wants different answers."""
-
-    ANY = "any"
-    NON_FINITE = "non_finite"
-    """Broken by numbers that are none: a smaller rate cures it."""
-    SPILL = "spill"
-    """Underfit although the new identity is there: it leaks, or pushed something else out. More training
-    makes it worse.
-    """
-    OTHER = "other"
-    """Broken by bad input or a crash; underfit because the new identity is not there yet."""
-
-
-@dataclass(frozen=True)
-class Rung:
-    """One way to go on after an outcome."""
-
-    after: Outcome
-    change: dict[str, Any]
-    """Recipe key → new value. A string such as `*0.5` or `+20` is arithmetic on the present value; whole
-    numbers stay whole (rounded up, at least 1).
-    """
-    why: str
-    """The reason in a sentence: it goes into the ledger with the attempt."""
-    start_from: StartFrom | None = None
-    """None: the base weight after `collapsed` and `broken`; else whatever the attempt before started from."""
-    repeat: bool = False
-    """The last rung of an outcome may be used again and again."""
-    cause: Cause = Cause.ANY
-    """Only for attempts with this cause; see `PastAttempt.cause`."""
-
-
-@dataclass(frozen=True)
-class LadderSettings:
-    """The rungs of all outcomes, and how often a stage is tried."""
-
-    max_attempts: int = setting(4, at_least=1)
-    """Most attempts of one stage, the first included."""
-    rungs: list[Rung] = field(default_factory=list)
-    """Those of one outcome are used in this order, each once."""
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        super().__init__(f"{len(problems)} problem(s) in the settings\n{lines}")
 
 
 @dataclass(frozen=True)
@@ -132,8 +36,25 @@ class ModelSettings:
 
 
 @dataclass(frozen=True)
+class TrackingSettings:
+    """Whether and where MLflow records the runs."""
+
+    enabled: bool = True
+    uri: str = ""
+    """`http://…`, or `sqlite:///…` with a path from the root; empty: SQLite below the artifacts folder."""
+    artifact_root: str = ""
+    """Folder or URI for MLflow's artifacts; empty: below the artifacts folder, or as the server decides."""
+    experiment_prefix: str = ""
+    """Put before the experiment's name in MLflow."""
+    trace_points: int = setting(300, at_least=2)
+    """Most memory samples of an attempt that become metrics."""
+    close_wait_secs: float = setting(30.0, unit="s", at_least=0.0, below=3600.0)
+    """How long the end of a run waits for MLflow; `sync` sends what is left then."""
+
+
+@dataclass(frozen=True)
 class ProbeSettings:
-    """What a weight is asked, and the limits its answers are held against."""
+    """What a weight is asked, and the limits that its answers are compared with."""
 
     files: list[str]
     thresholds: Thresholds
@@ -143,14 +64,87 @@ class ProbeSettings:
     """Answered together."""
 
 
+class TrainerKind(StrEnum):
+    """`INTERNAL` is `stages.train`; `EXTERNAL` is any program that reads and writes weight files."""
+
+    INTERNAL = "internal"
+    EXTERNAL = "external"
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """Which program trains a stage."""
+
+    kind: TrainerKind = TrainerKind.INTERNAL
+    command: str = ""
+    """Template for `EXTERNAL`; see `stages.contract.command`."""
+    shell: bool = False
+    """Hand the command to `/bin/sh`."""
+
+    @property
+    def external(self) -> bool:
+        """Whether an external program trains."""
+        return self.kind is TrainerKind.EXTERNAL
+
+
+class Cause(StrEnum):
+    """The reason behind an outcome, where one outcome needs different answers."""
+
+    ANY = "any"
+    NON_FINITE = "non_finite"
+    """Broken by NaN or infinite values: a smaller rate helps."""
+    SPILL = "spill"
+    """Underfit although the new identity is there: it leaks, or has replaced something else. More training
+    makes it worse.
+    """
+    OTHER = "other"
+    """Broken by bad input or a crash; underfit because the new identity is not there yet."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One way to continue after an outcome."""
+
+    after: Outcome
+    change: dict[str, Any]
+    """Recipe key → new value. A string such as `*0.5` or `+20` is arithmetic on the present value; whole
+    numbers stay whole (rounded up, at least 1).
+    """
+    why: str
+    """The reason in a sentence: it goes into the ledger with the attempt."""
+    start_from: StartFrom | None = None
+    """None: the base weight after `collapsed` and `broken`, else the start of the attempt before."""
+    repeat: bool = False
+    """Whether the last rung of an outcome may be used again and again."""
+    cause: Cause = Cause.ANY
+    """Only for attempts with this cause; see `PastAttempt.cause`."""
+
+
+@dataclass(frozen=True)
+class LadderSettings:
+    """The rungs of all outcomes, and how often a stage is tried."""
+
+    max_attempts: int = setting(4, at_least=1)
+    """Most attempts of one stage, the first included."""
+    rungs: list[Rung] = field(default_factory=list)
+    """Those of one outcome are used in this order, each once."""
+
+
+class StageKind(StrEnum):
+    """`TRAIN` turns one weight into another; `INIT` makes a tokenizer and a random weight from nothing."""
+
+    TRAIN = "train"
+    INIT = "init"
+
+
 @dataclass(frozen=True)
 class StageSettings:
-    """One stage with everything resolved: shared settings with the stage's own laid over them."""
+    """One stage: the shared settings with those of the stage laid over them."""
 
     name: str
     kind: StageKind
     recipe: Recipe
-    """Of `INIT`, only `INIT_SETTINGS` count."""
+    """`INIT` uses only `INIT_SETTINGS` of it."""
     probes: ProbeSettings
     ladder: LadderSettings
     config: str = ""
@@ -159,12 +153,12 @@ class StageSettings:
 
     @property
     def external(self) -> bool:
-        """Whether another program trains it."""
+        """Whether an external program trains it."""
         return self.kind is StageKind.TRAIN and self.trainer.external
 
     @property
     def measures(self) -> bool:
-        """Whether `stop_after` ends it before there is a weight. The user's own trainer does not know of it."""
+        """Whether `stop_after` ends it before there is a weight; an external program ignores that setting."""
         return not self.trainer.external and self.recipe.stop_after not in ("", Phase.EXPORTED)
 
 
@@ -188,9 +182,7 @@ class Settings:
 
     @property
     def from_nothing(self) -> bool:
-        """Whether the first stage makes the model, so that there is no base weight to start from or to
-        compare with.
-        """
+        """Whether the first stage makes the model: there is no base weight to start from or compare with."""
         return self.stages[0].kind is StageKind.INIT
 
 
@@ -203,5 +195,5 @@ class ValidationSettings:
     guard: GuardLimits
     probes: ProbeSettings
     recipe: Recipe
-    """What of it affects answers is used."""
+    """Only the settings that affect answers are used."""
     artifacts: str

@@ -1,6 +1,4 @@
-"""The words of the control plane as plain data: outcome, verdict, attempt, run. No behaviour, no
-dependencies.
-"""
+"""The data types of the control plane: outcome, verdict, weight, attempt, run. They have no behaviour."""
 
 from __future__ import annotations
 
@@ -8,30 +6,33 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+MODEL_FILES = ("config.json", "tokenizer.json")
+"""The files in a model's folder beside its weight."""
+
 
 class Outcome(StrEnum):
-    """What the judge or the guard says of an attempt."""
+    """The result of an attempt, from the judge or from the guard."""
 
     PASSED = "passed"
     UNDERFIT = "underfit"
-    """The new behaviour is not there yet, or the ability is not; nothing is destroyed."""
+    """The new behaviour, or the old ability, is not there in full; nothing is destroyed."""
     COLLAPSED = "collapsed"
-    """The model lost itself: repetition, one answer to everything, no end of turn, ability gone."""
+    """The model is destroyed: repetition, one answer to everything, no end of turn, ability gone."""
     OVER_LIMIT = "over_limit"
-    """Memory or time passed the guard's limit."""
+    """Memory or time exceeded the guard's limit."""
     BROKEN = "broken"
     """No usable weight: bad input, non-finite loss, a crash, unreadable answers."""
     MEASURED = "measured"
-    """No weight was wanted: `stop_after` ended the stage at the phase that it names."""
+    """No weight was wanted: `stop_after` ended the stage early."""
 
 
 class StartFrom(StrEnum):
-    """The weight an attempt starts from."""
+    """The weight that an attempt starts from."""
 
     BASE = "base"
     """The experiment's base weight."""
     INPUT = "input"
-    """The stage's own input: the weight that the stage before it passed with."""
+    """The input of the stage: the weight that passed the stage before it."""
 
 
 @dataclass(frozen=True)
@@ -47,39 +48,35 @@ class ProbeRow:
     base_answer: str = ""
     base_ok: bool | None = None
     flags: tuple[str, ...] = ()
-    """Health findings of this answer: `repetition`, `no_end_of_turn`, `one_token`, `non_finite`, `leak` …"""
+    """Findings of this answer: `repetition`, `no_end_of_turn`, `one_token`, `non_finite`, `leak` …"""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One figure held against one limit."""
+    """One figure compared with one limit."""
 
     figure: str
     value: float
     limit: float
     at_least: bool
-    """True if the value must reach the limit, False if it must not pass it."""
+    """True if the value must reach the limit, False if it must not exceed it."""
     outcome: Outcome
-    """What the verdict becomes when the check fails."""
+    """The verdict if the check fails."""
     ok: bool
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The judge's word on one weight, with its evidence."""
+    """The judgement of one weight, with its evidence."""
 
     outcome: Outcome
     figures: dict[str, float] = field(default_factory=dict)
-    """identity_train, identity_heldout, leak, ability_ratio, repetition …, each in [0, 1] unless its name
-    says otherwise.
-    """
+    """identity_train, identity_heldout, leak, ability_ratio, repetition …: shares, or ratios to the base."""
     evidence: tuple[str, ...] = ()
-    """One line each: the figure, its threshold, and an example answer where there is one. Never empty unless
-    passed.
-    """
+    """A line for each failed figure: value, limit, and an example answer if any. Empty only if passed."""
     rows: tuple[ProbeRow, ...] = ()
     checks: tuple[Check, ...] = ()
-    """Every limit that was applied, kept or not, in the order of the summary table."""
+    """Every limit that was applied, in the order of the summary table."""
 
 
 @dataclass(frozen=True)
@@ -91,18 +88,14 @@ class Change:
     new: Any
 
 
-MODEL_FILES = ("config.json", "tokenizer.json")
-"""What a model's folder holds beside its weight."""
-
-
 @dataclass(frozen=True)
 class WeightRef:
-    """A weight with the folder that explains it."""
+    """A weight file with the folder of its model."""
 
     model_dir: str
     """Holds `MODEL_FILES`."""
     path: str
-    """The `.dat` file; empty where there is none yet."""
+    """The `.dat` file; empty if there is none yet."""
     sha256: str
 
 
@@ -111,13 +104,13 @@ class Attempt:
     """One run of a stage with concrete settings."""
 
     run_id: str
-    """Of the whole experiment run: `YYYYMMDD-HHMMSS-<experiment>-<4 hex>`."""
+    """Of the whole run: `YYYYMMDD-HHMMSS-<experiment>-<4 hex>`."""
     experiment: str
     stage: str
     number: int
     """1-based within its stage."""
     content_key: str
-    """SHA-256 over input weight, data, recipe, and code of `stages`: equal keys, equal results."""
+    """SHA-256 over input weight, data, recipe and program: equal keys, equal results."""
     folder: str
     """Holds request.json, command.txt, events.jsonl, stdout/stderr logs, trace.csv, trace.json, trace.png,
     answers.jsonl …
@@ -125,16 +118,14 @@ class Attempt:
     command: str
     """One shell line that runs the same stage again by hand from the project root."""
     recipe: dict[str, Any]
-    """The recipe's settings that counted, as plain values: a record that is read long after the fields of a
-    `Recipe` have changed.
-    """
+    """The settings that were used, as plain values: records outlive the fields of a `Recipe`."""
     start_from: StartFrom
     input_weight: str
     input_sha256: str
     data: dict[str, str] = field(default_factory=dict)
     """Data file → SHA-256."""
     changes: tuple[Change, ...] = ()
-    """Against the attempt before it; empty for the first."""
+    """From the attempt before it; empty for the first."""
     why: str = ""
     """The ladder's reason, in a sentence; empty for the first."""
 
@@ -153,12 +144,12 @@ class AttemptEnd:
     verdict: Verdict | None
     error: str = ""
     output_weight: str = ""
-    """Where the weight lies now: kept, or in `_trash` with its reason; empty if none was written."""
+    """Where the weight is now: with the weights, or in `_trash` with its reason; empty if there is none."""
     output_sha256: str = ""
     peak_mib: float = 0.0
     seconds: float = 0.0
     figures: dict[str, float] = field(default_factory=dict)
-    """The stage's own: last loss, mean update ratio …"""
+    """Of the stage: last loss, mean update ratio …"""
 
 
 @dataclass(frozen=True)
@@ -169,5 +160,5 @@ class RunEnd:
     final_weight: str = ""
     final_sha256: str = ""
     summary: tuple[str, ...] = ()
-    """A line for each attempt: what was tried, what came of it."""
+    """A line for each attempt: what was tried, and its result."""
     resume_command: str = ""

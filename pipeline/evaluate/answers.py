@@ -1,8 +1,7 @@
-"""The answers of a weight to probe files: asked once under the guard, then kept by all that they depend on."""
+"""The answers of a weight to probe files: asked once under the guard, then cached."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,17 +22,19 @@ from pipeline.processes.stage_process import (
     guarded_process,
     write_request,
 )
-from stages.contract import Answer, InferencePath, Probe, ProbeRequest, read_probes
+from stages.contract.events import Answer
 from stages.contract.fields import Affects
 from stages.contract.recipe import Recipe
-from stages.contract.serial import load
+from stages.contract.requests import InferencePath, ProbeRequest
+from stages.contract.rows import Probe, read_probes
+from stages.contract.serial import load_text
 
 ENTRY = "stages.probe"
-"""What answers."""
+"""The program that answers."""
 
 
 class ProbingError(RuntimeError):
-    """The probing process did not bring answers. `ended` says how it went."""
+    """The probing process gave no answers. `ended` says how it ended."""
 
     def __init__(self, weight: str, ended: ProcessResult) -> None:
         self.ended = ended
@@ -42,16 +43,16 @@ class ProbingError(RuntimeError):
 
 @dataclass(frozen=True)
 class ProbeQuery:
-    """A weight, and how it is asked: in the numbers that it was trained in."""
+    """A weight, the probes, and how they are answered: with the numerics of the weight's training."""
 
     weight: WeightRef
     probes: ProbeSettings
     recipe: Recipe
-    """What of it affects answers is used."""
+    """Only the settings that affect answers are used."""
     path: InferencePath = InferencePath.BRIDGE
 
     def request(self, job: Job, answers: str) -> ProbeRequest:
-        """The request that asks it."""
+        """The request of a probing process."""
         return ProbeRequest(
             model_dir=self.weight.model_dir,
             weight=self.weight.path,
@@ -66,7 +67,7 @@ class ProbeQuery:
         )
 
     def key(self, root: Path, machine: Machine) -> str:
-        """All that the answers depend on, as one SHA-256; no path is part of it."""
+        """SHA-256 over all that the answers depend on. Paths are no part of it."""
         recipe = self.recipe.resolved(machine.trains_on(self.recipe.device))
         return sha256_data(
             {
@@ -83,7 +84,7 @@ class ProbeQuery:
 
 
 class AnswerCache:
-    """Answers by query, kept below `<artifacts>/cache/answers/`."""
+    """Answers by query, in `<artifacts>/cache/answers/`."""
 
     def __init__(
         self, root: Path, artifacts: str, guard: GuardLimits, commands: StageCommands, machine: Machine
@@ -106,20 +107,20 @@ class AnswerCache:
         """Starts a guarded process that answers, unless the answers are cached; the block waits for them.
 
         Args:
-            query: what to ask of which weight.
-            folder: receives `<name>.jsonl`, and the files of the process as `<name>-…`.
-            name: `answers`, or what else tells them apart in that folder.
+            query: which weight is asked what.
+            folder: receives `<name>.jsonl` and the files of the process, `<name>-…`.
+            name: `answers`, or another name that is unique in the folder.
             callbacks: of the process.
 
         Yields:
             A function that waits for the answers. It raises ProbingError if the process fails.
         """
-        kept = self._cache / f"{query.key(self._root, self._machine)}.jsonl"
+        cached = self._cache / f"{query.key(self._root, self._machine)}.jsonl"
         answers = f"{folder}/{name}.jsonl"
         (self._root / folder).mkdir(parents=True, exist_ok=True)
-        if kept.exists():
-            shutil.copyfile(kept, self._root / answers)
-            yield lambda: read_answers(kept)
+        if cached.exists():
+            shutil.copyfile(cached, self._root / answers)
+            yield lambda: read_answers(cached)
             return
         job = Job(self._commands.probe, folder, f"{name}-")
         write_request(job, query.request(job, answers), self._root)
@@ -131,7 +132,7 @@ class AnswerCache:
                     raise ProbingError(query.weight.path, ended)
                 found = read_answers(self._root / answers)
                 self._cache.mkdir(parents=True, exist_ok=True)
-                with replacing(kept) as aside:
+                with replacing(cached) as aside:
                     shutil.copyfile(self._root / answers, aside)
                 return found
 
@@ -142,17 +143,12 @@ def read_answers(path: Path) -> list[Answer]:
     """Reads an answers file.
 
     Raises:
-        ValueError: naming file and line of what is no answer.
+        RequestError: naming file and line, if a line is no answer.
         OSError: if it cannot be read.
     """
-    answers = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        where = f"{path}:{number}"
-        try:
-            answers.append(load(Answer, json.loads(line), where))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{where}: no answer: {error}") from None
-    return answers
+    # Not `splitlines`: answers may contain other line separators, which JSON does not escape.
+    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    return [load_text(Answer, line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
 
 
 def load_probes(files: Sequence[str], root: Path) -> list[Probe]:

@@ -1,8 +1,6 @@
-"""Detectors of one answer's health: running in circles, a single token, no end of turn, non-finite logits,
-nothing at all.
+"""Finds degeneration in one answer: repetition, a single token, no end of turn, non-finite logits, no text.
 
-They look at one answer by itself; what several answers show together (all alike) is
-`pipeline.evaluate.judge`'s business.
+`pipeline.evaluate.mode_collapse` compares several answers.
 """
 
 from __future__ import annotations
@@ -11,7 +9,8 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stages.contract import Answer, Expectation, Finish
+from stages.contract.events import Answer, Finish
+from stages.contract.rows import Expectation
 
 REPETITION = "repetition"
 ONE_TOKEN = "one_token"
@@ -20,12 +19,10 @@ NON_FINITE = "non_finite"
 EMPTY = "empty"
 
 SPOILING = frozenset({REPETITION, ONE_TOKEN, NON_FINITE, EMPTY})
-"""An answer with one of these is no good answer, even if what was asked for stands in it: 我是 F#
-之神之神之神.
-"""
+"""An answer with one of these is not good, even if it contains what was asked for: 我是 F# 之神之神之神."""
 
 MAX_NGRAM = 16
-"""Longest repeated unit, in tokens: a phrase such as 我是 F# 之神。 of a byte-level tokenizer."""
+"""Longest repeated unit in tokens, enough for a phrase such as 我是 F# 之神。 in a byte-level tokenizer."""
 MIN_REPEATS = 3
 MIN_RUN_TOKENS = 12
 MIN_SHORT_RUN_TOKENS = 6
@@ -35,11 +32,14 @@ MIN_COMPRESS_BYTES = 64
 
 @dataclass(frozen=True)
 class RepeatedRun:
-    """A stretch of tokens that is one n-gram over and over. `length` counts a last, partial repeat too."""
+    """Consecutive tokens that repeat one n-gram."""
 
     start: int
+    """Index of its first token."""
     ngram: int
+    """Tokens of the repeated unit."""
     length: int
+    """Tokens of all repeats, the last of which may be partial."""
 
     @property
     def repeats(self) -> int:
@@ -50,18 +50,18 @@ class RepeatedRun:
 def longest_run(
     token_ids: Sequence[int], max_ngram: int = MAX_NGRAM, min_repeats: int = MIN_REPEATS
 ) -> RepeatedRun:
-    """The longest back-to-back repetition in an answer.
+    """The longest consecutive repetition in an answer.
 
-    A stretch repeats with period n exactly where each token equals the one n before it, so one pass a period
-    finds all runs: O(len × max_ngram).
+    Tokens repeat with period n as long as each equals the one n before it, so one pass per period finds all
+    runs: O(len × max_ngram).
 
     Args:
         token_ids: the generated ids.
-        max_ngram: longest period looked for, in tokens.
-        min_repeats: whole repeats below which a stretch does not count.
+        max_ngram: longest period, in tokens.
+        min_repeats: least number of whole repeats.
 
     Returns:
-        The longest run, of the shortest period among equals; of length 0 if there is none.
+        The longest run, and among equals the one with the shortest period; of length 0 if there is none.
     """
     best = RepeatedRun(0, 0, 0)
     for ngram in range(1, max_ngram + 1):
@@ -81,12 +81,12 @@ def compression_ratio(text: str) -> float:
 
 
 def compression_floor(size: int) -> float:
-    """The ratio under which a text of `size` UTF-8 bytes repeats itself.
+    """The compression ratio below which a text of `size` UTF-8 bytes counts as repetition.
 
-    Short texts compress badly whatever they say, so the floor falls with length. Measured on windows of 64 to
-    512 bytes: ordinary Chinese and English sentences lie at 0.83 (64 bytes) to 0.57 (512), counting and
-    numbered lists at 0.64 to 0.232, two words in random order (之神神之之 …) at most at 0.52 to 0.17. The
-    curve passes between the last two.
+    Short texts always compress badly, so the floor falls with length. Measured on windows of 64 to 512 bytes:
+    ordinary Chinese and English sentences have ratios of 0.83 (64 bytes) to 0.57 (512), counting and numbered
+    lists 0.64 to 0.232, two words in random order (之神神之之 …) at most 0.52 to 0.17. The curve lies between
+    the last two.
     """
     return 0.18 + 24.0 / size
 
@@ -95,14 +95,9 @@ def _repeats(answer: Answer, short_counts: bool) -> bool:
     run = longest_run(answer.token_ids)
     if run.length >= MIN_RUN_TOKENS:
         return True
-    # An answer that ended after 之神之神之神 is too short for the first rule, but there is little in it
-    # besides.
-    if (
-        short_counts
-        and run.ngram > 1
-        and run.length >= MIN_SHORT_RUN_TOKENS
-        and 2 * run.length >= len(answer.token_ids)
-    ):
+    # 之神之神之神 is too short for the first rule, but there is little else in such an answer.
+    most_of_it = run.length >= MIN_SHORT_RUN_TOKENS and 2 * run.length >= len(answer.token_ids)
+    if short_counts and run.ngram > 1 and most_of_it:
         return True
     size = len(answer.text.encode("utf-8", "surrogatepass"))
     return size >= MIN_COMPRESS_BYTES and compression_ratio(answer.text) < compression_floor(size)
@@ -110,24 +105,24 @@ def _repeats(answer: Answer, short_counts: bool) -> bool:
 
 def _one_token(answer: Answer) -> bool:
     ids = answer.token_ids
-    # 9999 is a wrong sum, not a collapse; a longer row of one digit is.
+    # 9999 is a wrong sum and no collapse; more of one digit is.
     short_number = answer.text.strip().isdecimal() and len(ids) < MIN_RUN_TOKENS
     return len(ids) >= MIN_ONE_TOKEN and len(set(ids)) == 1 and not short_number
 
 
 def examine(answer: Answer, expectation: Expectation) -> tuple[str, ...]:
-    """The health findings of one answer.
+    """The signs of degeneration in one answer.
 
-    An answer that is, as a whole, what was asked for (a `=` part) never repeats: copying 1 1 1 1 is the task.
-    Where a whole answer is asked for, a wrong one of a few repeats (貓、貓、貓、 for two) is not called
-    repetition either, unless it runs on.
+    An answer that is, as a whole, what was asked for (a `=` part) is never repetition: to copy 1 1 1 1 is the
+    task. Where a whole answer is asked for, a wrong one with a few repeats (貓、 three times instead of two)
+    is no repetition either, unless it goes on and on.
 
     Args:
-        answer: the answer with its token ids, without the end of turn.
-        expectation: what its probe asks for.
+        answer: with its token ids, without the end of turn.
+        expectation: of its probe.
 
     Returns:
-        Any of `repetition`, `one_token`, `no_end_of_turn`, `non_finite`, `empty`, in this order.
+        Those of `repetition`, `one_token`, `no_end_of_turn`, `non_finite`, `empty` that apply, in this order.
     """
     exact = tuple(parts for parts in expectation.alternatives if any(part.startswith("=") for part in parts))
     found: list[str] = []

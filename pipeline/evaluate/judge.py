@@ -1,58 +1,62 @@
-"""Answers to a verdict: identity, contrast, ability and health of a weight, against the base weight's answers
-and the limits.
-"""
+"""Judges the answers of a weight: identity, contrast, ability, health, relative to the base and to limits."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeline.core.thresholds import Thresholds
 from pipeline.core.types import Check, Outcome, ProbeRow, Verdict
-from pipeline.evaluate import degeneration as health
+from pipeline.evaluate.degeneration import (
+    EMPTY,
+    NO_END_OF_TURN,
+    NON_FINITE,
+    ONE_TOKEN,
+    REPETITION,
+    SPOILING,
+    examine,
+)
 from pipeline.evaluate.mode_collapse import SAME_ANSWER, mark_same_answers
-from stages.contract import Answer, Expectation, Probe, ProbeKind
-
-__all__ = ["Thresholds", "judge"]
+from stages.contract.events import Answer
+from stages.contract.rows import Expectation, Probe, ProbeKind
 
 LEAK = "leak"
 
-_SHOWN = 48
-"""Most characters of an answer in an evidence line."""
-
-_COLLAPSE = (
-    ("non_finite", "non_finite_max", False),
-    ("repetition", "collapse_repetition", False),
-    ("no_end_of_turn", "collapse_no_end_of_turn", False),
-    ("same_answer", "collapse_same_answer", False),
-    ("empty", "collapse_empty", False),
-    ("leak", "collapse_leak", False),
-    ("ability_ratio", "collapse_ability", True),
+_EVIDENCE_CHARACTERS = 48
+"""Most characters of a prompt or an answer in an evidence line."""
+_LIMITS = (
+    (NON_FINITE, "non_finite_max", False, Outcome.COLLAPSED),
+    (REPETITION, "collapse_repetition", False, Outcome.COLLAPSED),
+    (NO_END_OF_TURN, "collapse_no_end_of_turn", False, Outcome.COLLAPSED),
+    (SAME_ANSWER, "collapse_same_answer", False, Outcome.COLLAPSED),
+    (EMPTY, "collapse_empty", False, Outcome.COLLAPSED),
+    (LEAK, "collapse_leak", False, Outcome.COLLAPSED),
+    ("ability_ratio", "collapse_ability", True, Outcome.COLLAPSED),
+    ("identity_train", "identity_train_min", True, Outcome.UNDERFIT),
+    ("identity_heldout", "identity_heldout_min", True, Outcome.UNDERFIT),
+    (LEAK, "leak_max", False, Outcome.UNDERFIT),
+    ("contrast_ok", "contrast_min", True, Outcome.UNDERFIT),
+    ("contrast_ratio", "contrast_ratio_min", True, Outcome.UNDERFIT),
+    ("ability", "ability_min", True, Outcome.UNDERFIT),
+    ("ability_ratio", "ability_ratio_min", True, Outcome.UNDERFIT),
+    (REPETITION, "repetition_max", False, Outcome.UNDERFIT),
+    (NO_END_OF_TURN, "no_end_of_turn_max", False, Outcome.UNDERFIT),
 )
-_UNDERFIT = (
-    ("identity_train", "identity_train_min", True),
-    ("identity_heldout", "identity_heldout_min", True),
-    ("leak", "leak_max", False),
-    ("contrast_ok", "contrast_min", True),
-    ("contrast_ratio", "contrast_ratio_min", True),
-    ("ability", "ability_min", True),
-    ("ability_ratio", "ability_ratio_min", True),
-    ("repetition", "repetition_max", False),
-    ("no_end_of_turn", "no_end_of_turn_max", False),
-)
+"""Figure, field of `Thresholds`, whether it is a lower limit, the outcome past it; worst outcomes first."""
 
 
 @dataclass(frozen=True)
 class _Figure:
-    """A value with the rows that speak against it; the evidence is drawn from those."""
+    """A value with the rows that count against it, from which the evidence is taken."""
 
     value: float
     against: tuple[ProbeRow, ...] = ()
     total: int = 0
+    """Rows of the figure."""
     known: int = 0
-    """Rows of the figure that the base weight answers well."""
+    """Those that the base weight answers well."""
 
 
 def judge(
@@ -61,55 +65,59 @@ def judge(
     base_answers: Sequence[Answer] | None,
     thresholds: Thresholds,
 ) -> Verdict:
-    """Says of one weight whether it passed, is underfit, has collapsed or is broken.
+    """Decides whether a weight has passed, is underfit, has collapsed or is broken.
 
     Args:
         probes: in the order in which they were answered.
-        answers: the judged weight's, one a probe, in the same order.
-        base_answers: the base weight's, likewise; None if there is none, and then nothing relative is judged.
+        answers: of the judged weight, one per probe, in the same order.
+        base_answers: of the base weight, likewise. None if there is none; then nothing relative is judged.
         thresholds: the limits.
 
     Returns:
-        The verdict with its figures, every limit applied, one line of evidence for each that is not kept, and
-        a row a probe. A figure without probes for it is absent.
+        The verdict with its figures, every limit that was applied, a line of evidence for each failed figure,
+        and a row per probe. A figure without probes is absent.
 
     Raises:
-        ValueError: if there are no probes, or `base_answers` are not of these probes: no verdict on this
-            weight follows from that.
+        ValueError: if there are no probes, or `base_answers` are of other probes. Neither says anything about
+            the weight.
     """
     if not probes:
         raise ValueError("no probes: a weight cannot be judged without them; name a probe file")
-    if base_answers is not None and (problem := _misfit(probes, base_answers)):
+    if base_answers is not None and (problem := _mismatch(probes, base_answers)):
         raise ValueError(f"base weight's answers: {problem}; probe the base weight again with these files")
-    if problem := _misfit(probes, answers):
+    if problem := _mismatch(probes, answers):
         return Verdict(Outcome.BROKEN, evidence=(f"answers: {problem}",))
 
     rows = mark_same_answers(probes, _rows(probes, answers, base_answers))
     figures = _figures(rows)
-    checked = _applied(figures, thresholds)
+    checks = _checks(figures, thresholds)
+    failed = [check for check in checks if not check.ok]
+    evidence: dict[str, str] = {}
+    for check in failed:  # the worst outcome comes first: a figure is explained by its worst failure
+        evidence.setdefault(check.figure, _evidence_line(check, figures[check.figure]))
     return Verdict(
-        outcome=_outcome([check for check, _ in checked]),
+        outcome=failed[0].outcome if failed else Outcome.PASSED,
         figures={name: figure.value for name, figure in figures.items()},
-        evidence=tuple(_evidence(checked)),
+        evidence=tuple(evidence.values()),
         rows=tuple(rows),
-        checks=tuple(check for check, _ in checked),
+        checks=tuple(checks),
     )
 
 
-def _misfit(probes: Sequence[Probe], answers: Sequence[Answer]) -> str:
-    """What is wrong with the pairing, naming the probe; empty if each answer is of the probe in its place."""
+def _mismatch(probes: Sequence[Probe], answers: Sequence[Answer]) -> str:
+    """How the answers do not match the probes, naming the first probe; empty if they do."""
     for i, probe in enumerate(probes):
         name = f"{probe.file}:{probe.line}: {probe.prompt[:60]!r}"
         if i == len(answers):
             return f"{len(answers)} for {len(probes)} probes; the first without an answer is {name}"
         answer = answers[i]
         if (answer.file, answer.line, answer.prompt) != (probe.file, probe.line, probe.prompt):
-            return (
-                f"{name} has in its place the answer to {answer.file}:{answer.line}: {answer.prompt[:60]!r}"
-            )
+            other = f"{answer.file}:{answer.line}: {answer.prompt[:60]!r}"
+            return f"{name} has in its place the answer to {other}"
     if len(answers) > len(probes):
         extra = answers[len(probes)]
-        return f"{len(answers)} for {len(probes)} probes; {extra.file}:{extra.line}: {extra.prompt[:60]!r} was not asked for"
+        name = f"{extra.file}:{extra.line}: {extra.prompt[:60]!r}"
+        return f"{len(answers)} for {len(probes)} probes; {name} was not asked for"
     return ""
 
 
@@ -118,72 +126,68 @@ def _rows(
 ) -> list[ProbeRow]:
     rows: list[ProbeRow] = []
     for i, (probe, answer) in enumerate(zip(probes, answers, strict=True)):
-        ok, flags = _look(answer, probe.expectation)
+        ok, flags = _assess(answer, probe.expectation)
         base_text, base_ok = "", None
         if base_answers is not None:
             base_text = base_answers[i].text
-            base_ok, base_flags = _look(base_answers[i], probe.expectation)
-            if health.NO_END_OF_TURN in base_flags:
-                # The base runs past the length too: the answer is long, or its length is set short. It shows
-                # no loss.
-                flags = tuple(flag for flag in flags if flag != health.NO_END_OF_TURN)
-        place = (probe.kind.value, probe.group, probe.split, probe.prompt)
-        rows.append(ProbeRow(*place, answer.text, ok, base_text, base_ok, flags))
+            base_ok, base_flags = _assess(base_answers[i], probe.expectation)
+            if NO_END_OF_TURN in base_flags:
+                # A long answer, or too short a limit: the weight has lost nothing.
+                flags = tuple(flag for flag in flags if flag != NO_END_OF_TURN)
+        about = (probe.kind.value, probe.group, probe.split, probe.prompt)
+        rows.append(ProbeRow(*about, answer.text, ok, base_text, base_ok, flags))
     return rows
 
 
-def _look(answer: Answer, expectation: Expectation) -> tuple[bool, tuple[str, ...]]:
-    flags = health.examine(answer, expectation)
+def _assess(answer: Answer, expectation: Expectation) -> tuple[bool, tuple[str, ...]]:
+    """Whether an answer is good, and its flags."""
+    flags = examine(answer, expectation)
     if expectation.leaks(answer.text):
         flags = (*flags, LEAK)
-    return expectation.met_by(answer.text) and not health.SPOILING.intersection(flags), flags
-
-
-def _bad_share(rows: Sequence[ProbeRow], bad: Callable[[ProbeRow], bool]) -> _Figure:
-    against = tuple(row for row in rows if bad(row))
-    return _Figure(len(against) / len(rows), against, len(rows))
-
-
-def _flagged(rows: Sequence[ProbeRow], flag: str) -> _Figure:
-    return _bad_share(rows, lambda row: flag in row.flags)
-
-
-def _good_share(rows: Sequence[ProbeRow]) -> _Figure:
-    # What the base weight could do stands first: it is the telling example.
-    against = tuple(sorted((row for row in rows if not row.ok), key=lambda row: not row.base_ok))
-    return _Figure(
-        (len(rows) - len(against)) / len(rows), against, len(rows), sum(row.base_ok is True for row in rows)
-    )
+    return expectation.met_by(answer.text) and not SPOILING.intersection(flags), flags
 
 
 def _figures(rows: Sequence[ProbeRow]) -> dict[str, _Figure]:
     of_kind = {kind: [row for row in rows if row.kind == kind] for kind in ProbeKind}
     figures: dict[str, _Figure] = {}
     for split in ("train", "heldout"):
-        if pool := [row for row in of_kind[ProbeKind.IDENTITY] if row.split == split]:
-            figures[f"identity_{split}"] = _good_share(pool)
-    if pool := of_kind[ProbeKind.CONTRAST]:
-        figures["leak"] = _flagged(pool, LEAK)
-        figures["contrast_ok"] = _good_share(pool)
-        figures.update(_against_base("contrast", pool))
-    if pool := of_kind[ProbeKind.ABILITY]:
-        figures["ability"] = _good_share(pool)
-        figures.update(_against_base("ability", pool))
-    for kind in (ProbeKind.ABILITY, ProbeKind.HEALTH):
-        for group in dict.fromkeys(row.group for row in of_kind[kind]):
-            figures[f"{kind.value}/{group or 'other'}"] = _good_share(
-                [row for row in of_kind[kind] if row.group == group]
-            )
-    for flag in (health.REPETITION, health.ONE_TOKEN, health.NO_END_OF_TURN, health.NON_FINITE, health.EMPTY):
-        figures[flag] = _flagged(rows, flag)
-    figures.update(_same_answer(rows))
-    return figures
+        if chosen := [row for row in of_kind[ProbeKind.IDENTITY] if row.split == split]:
+            figures[f"identity_{split}"] = _good_share(chosen)
+    if contrast := of_kind[ProbeKind.CONTRAST]:
+        figures[LEAK] = _flagged_share(contrast, LEAK)
+        figures["contrast_ok"] = _good_share(contrast)
+        figures |= _against_base("contrast", contrast)
+    if ability := of_kind[ProbeKind.ABILITY]:
+        figures["ability"] = _good_share(ability)
+        figures |= _against_base("ability", ability)
+    for (kind, group), chosen in _groups([*ability, *of_kind[ProbeKind.HEALTH]]).items():
+        figures[f"{kind}/{group or 'other'}"] = _good_share(chosen)
+    for flag in (REPETITION, ONE_TOKEN, NO_END_OF_TURN, NON_FINITE, EMPTY):
+        figures[flag] = _flagged_share(rows, flag)
+    return figures | _same_answer([row for row in rows if row.kind != ProbeKind.IDENTITY])
+
+
+def _groups(rows: Sequence[ProbeRow]) -> dict[tuple[str, str], list[ProbeRow]]:
+    groups: dict[tuple[str, str], list[ProbeRow]] = defaultdict(list)
+    for row in rows:
+        groups[row.kind, row.group].append(row)
+    return groups
+
+
+def _flagged_share(rows: Sequence[ProbeRow], flag: str) -> _Figure:
+    against = tuple(row for row in rows if flag in row.flags)
+    return _Figure(len(against) / len(rows), against, len(rows))
+
+
+def _good_share(rows: Sequence[ProbeRow]) -> _Figure:
+    # The best examples come first: what the base weight answers well.
+    against = tuple(sorted((row for row in rows if not row.ok), key=lambda row: not row.base_ok))
+    known = sum(row.base_ok is True for row in rows)
+    return _Figure((len(rows) - len(against)) / len(rows), against, len(rows), known)
 
 
 def _against_base(name: str, rows: Sequence[ProbeRow]) -> dict[str, _Figure]:
-    """The base weight's share and the ratio to it; no ratio where the base weight knows nothing that could be
-    lost.
-    """
+    """The base weight's share, and the ratio to it unless the base answers nothing well."""
     if rows[0].base_ok is None:
         return {}
     known = sum(row.base_ok is True for row in rows)
@@ -195,52 +199,35 @@ def _against_base(name: str, rows: Sequence[ProbeRow]) -> dict[str, _Figure]:
 
 
 def _same_answer(rows: Sequence[ProbeRow]) -> dict[str, _Figure]:
-    """The share of answers marked alike, averaged over groups: one large group that fails in one way is no
-    collapse.
-    """
-    groups: dict[tuple[str, str], list[ProbeRow]] = defaultdict(list)
-    for row in rows:
-        if row.kind != ProbeKind.IDENTITY:
-            groups[row.kind, row.group].append(row)
-    if not groups:
+    """The share of marked answers, averaged over groups: one large group alone is no collapse."""
+    shares = [_flagged_share(group, SAME_ANSWER) for group in _groups(rows).values()]
+    if not shares:
         return {}
-    shares = [_flagged(pool, SAME_ANSWER) for pool in groups.values()]
     against = tuple(row for share in shares for row in share.against)
-    return {
-        SAME_ANSWER: _Figure(
-            sum(share.value for share in shares) / len(shares), against, sum(share.total for share in shares)
-        )
-    }
+    return {SAME_ANSWER: _Figure(sum(share.value for share in shares) / len(shares), against, len(rows))}
 
 
-def _applied(figures: dict[str, _Figure], thresholds: Thresholds) -> list[tuple[Check, _Figure]]:
-    """Every limit for which there is a figure, the gravest outcome first."""
-    checked: list[tuple[Check, _Figure]] = []
-
-    def hold(name: str, limit: float | None, at_least: bool, outcome: Outcome) -> None:
+def _checks(figures: dict[str, _Figure], thresholds: Thresholds) -> list[Check]:
+    """Every limit for which there is a figure, the worst outcome first."""
+    limits = [(name, getattr(thresholds, key), at_least, outcome) for name, key, at_least, outcome in _LIMITS]
+    if figures[NON_FINITE].value == 1.0:
+        # Broken means that all are: the limit is the largest share that leaves one answer to read.
+        limits.insert(0, (NON_FINITE, 1.0 - 1.0 / figures[NON_FINITE].total, False, Outcome.BROKEN))
+    for name, figure in figures.items():
+        if "/" in name:
+            limits.append((name, thresholds.ability_group_min, True, Outcome.UNDERFIT))
+            limits.append((name, _group_limit(figure, thresholds), True, Outcome.UNDERFIT))
+    checks = []
+    for name, limit, at_least, outcome in limits:
         if limit is not None and name in figures:
             value = figures[name].value
             ok = value >= limit if at_least else value <= limit
-            checked.append((Check(name, value, limit, at_least, outcome, ok), figures[name]))
-
-    if figures[health.NON_FINITE].value == 1.0:
-        # Broken means all of them: the limit is the last share that leaves one answer to read.
-        hold(health.NON_FINITE, 1.0 - 1.0 / figures[health.NON_FINITE].total, False, Outcome.BROKEN)
-    for name, key, at_least in _COLLAPSE:
-        hold(name, getattr(thresholds, key), at_least, Outcome.COLLAPSED)
-    for name, key, at_least in _UNDERFIT:
-        hold(name, getattr(thresholds, key), at_least, Outcome.UNDERFIT)
-    for name, figure in figures.items():
-        if "/" in name:
-            hold(name, thresholds.ability_group_min, True, Outcome.UNDERFIT)
-            hold(name, _group_limit(figure, thresholds), True, Outcome.UNDERFIT)
-    return checked
+            checks.append(Check(name, value, limit, at_least, outcome, ok))
+    return checks
 
 
 def _group_limit(figure: _Figure, thresholds: Thresholds) -> float | None:
-    """Least share of a group, in whole answers: what the base weight knows, less what may be lost by ratio or
-    by slack.
-    """
+    """Least share of a group: the base's good answers less those that may be lost, by ratio or slack."""
     ratio = thresholds.ability_group_ratio_min
     if ratio is None or figure.known <= thresholds.ability_group_floor * figure.total:
         return None
@@ -248,31 +235,15 @@ def _group_limit(figure: _Figure, thresholds: Thresholds) -> float | None:
     return max(0, figure.known - max(by_ratio, thresholds.ability_group_slack)) / figure.total
 
 
-def _outcome(checks: Sequence[Check]) -> Outcome:
-    failed = {check.outcome for check in checks if not check.ok}
-    return next(
-        (o for o in (Outcome.BROKEN, Outcome.COLLAPSED, Outcome.UNDERFIT) if o in failed), Outcome.PASSED
-    )
-
-
-def _evidence(checked: Sequence[tuple[Check, _Figure]]) -> list[str]:
-    """One line for each figure that passes a limit; the gravest of its limits is named."""
-    first: dict[str, str] = {}
-    for check, figure in checked:
-        if not check.ok:
-            first.setdefault(check.figure, _line(check, figure))
-    return list(first.values())
-
-
-def _line(check: Check, figure: _Figure) -> str:
-    sign = "≥" if check.at_least else "≤"
-    text = f"{check.figure} {check.value:.3f}, limit {sign} {check.limit:.3f} ({len(figure.against)} of {figure.total})"
+def _evidence_line(check: Check, figure: _Figure) -> str:
+    limit = f"limit {'≥' if check.at_least else '≤'} {check.limit:.3f}"
+    text = f"{check.figure} {check.value:.3f}, {limit} ({len(figure.against)} of {figure.total})"
     if figure.against:
         row = figure.against[0]
-        text += f": {_shown(row.prompt)} → {_shown(row.answer)}"
+        text += f": {_shortened(row.prompt)} → {_shortened(row.answer)}"
     return text
 
 
-def _shown(text: str) -> str:
+def _shortened(text: str) -> str:
     line = " ".join(text.split())
-    return line[:_SHOWN] + "…" if len(line) > _SHOWN else line or "(nothing)"
+    return line[:_EVIDENCE_CHARACTERS] + "…" if len(line) > _EVIDENCE_CHARACTERS else line or "(nothing)"

@@ -1,4 +1,4 @@
-"""A verdict for the terminal: its figures against their limits, then the probes, failing ones first."""
+"""Shows a verdict in the terminal: figures with their limits, then the probes, failing ones first."""
 
 from __future__ import annotations
 
@@ -39,13 +39,12 @@ def render(verdict: Verdict, *, limit: int) -> Group:
     """The verdict as rich renderables.
 
     Args:
-        verdict: what the judge said.
-        limit: most probes shown in each section; how many are left out is said. 0 shows all.
+        verdict: the judgement of a weight.
+        limit: most probes of each section; a line says how many are left out. 0 shows all.
 
     Returns:
-        The outcome, the evidence, the summary table, and a section each for identity, contrast, ability, UFO
-        and health where there are such probes. Answers are shown as they are: never read as markup, control
-        characters made visible.
+        The outcome, the evidence, the summary table, and a section for each of identity, contrast, ability,
+        UFO and health that has probes. Answers are not read as markup, and control characters are visible.
     """
     name, style = _OUTCOMES[verdict.outcome]
     parts: list[RenderableType] = [Text(f"判定 verdict: {verdict.outcome.value} {name}", style)]
@@ -59,7 +58,7 @@ def render(verdict: Verdict, *, limit: int) -> Group:
 
 
 def to_text(verdict: Verdict, *, limit: int, width: int = PLAIN_WIDTH) -> str:
-    """The same as plain text of `width` columns, without colour, for logs and artifacts."""
+    """The same as plain text without colour, `width` columns wide."""
     stream = io.StringIO()
     Console(file=stream, width=width, color_system=None, force_terminal=False, legacy_windows=False).print(
         render(verdict, limit=limit)
@@ -68,7 +67,7 @@ def to_text(verdict: Verdict, *, limit: int, width: int = PLAIN_WIDTH) -> str:
 
 
 def write(verdict: Verdict, stream: TextIO, *, limit: int) -> None:
-    """Writes the verdict to a stream: in colour and in its width if it is a terminal, else as `to_text`."""
+    """Writes the verdict to a stream: in its width and in colour if it is a terminal, else as `to_text`."""
     if stream.isatty():
         Console(file=stream).print(render(verdict, limit=limit))
     else:
@@ -104,7 +103,7 @@ def _probes(title: str, rows: Sequence[ProbeRow], limit: int) -> list[Renderable
     head = f"{title}: {good}/{len(rows)}"
     if with_base:
         head += f" (base {sum(row.base_ok is True for row in rows)}/{len(rows)})"
-    # Failing first, and of those first what the base weight could do.
+    # Failing probes first, and of those first what the base weight answered well.
     ordered = sorted(rows, key=lambda row: (row.ok, not row.base_ok))
     shown = ordered[:limit] if limit > 0 else ordered
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -129,11 +128,8 @@ def _probes(title: str, rows: Sequence[ProbeRow], limit: int) -> list[Renderable
     parts: list[RenderableType] = [Text(head, "bold"), table]
     if left_out := ordered[len(shown) :]:
         failing = sum(not row.ok for row in left_out)
-        parts.append(
-            Text(
-                f"… 另有 {len(left_out)} 題,其中 {failing} 題不合格 / {len(left_out)} more, {failing} of them failing"
-            )
-        )
+        chinese = f"另有 {len(left_out)} 題,其中 {failing} 題不合格"
+        parts.append(Text(f"… {chinese} / {len(left_out)} more, {failing} of them failing"))
     return parts
 
 
@@ -142,6 +138,6 @@ def _mark(ok: bool) -> Text:
 
 
 def _clean(text: str) -> str:
-    """One line, control and format characters visible: an answer must not steer the terminal."""
+    """One line with visible control and format characters: an answer must not control the terminal."""
     line = " ".join(text.split())
     return "".join(repr(c)[1:-1] if unicodedata.category(c) in ("Cc", "Cf", "Cs") else c for c in line)

@@ -23,7 +23,17 @@ from pipeline.run.content_key import ENTRIES, content_key
 from pipeline.run.stage_request import attempt_folder, memory_cap_gb, stage_job
 from stages.contract.serial import to_jsonable
 
-_SHOWN = "steps lr batch_size grad_accum seq_len schedule warmup_steps rounding seed".split()
+_SHOWN = [
+    "steps",
+    "lr",
+    "batch_size",
+    "grad_accum",
+    "seq_len",
+    "schedule",
+    "warmup_steps",
+    "rounding",
+    "seed",
+]
 _SHOWN_OF_INIT = ["seed"]
 
 

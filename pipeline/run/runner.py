@@ -160,6 +160,11 @@ class Runner:
                 f"{stage.name} attempt {number}: found in the ledger 沿用: {found.end.outcome.value}"
             )
             return found
+        if context.settings.reuse and (other := context.ledger.find_other_code(attempt)):
+            context.progress.say(
+                f"{stage.name} attempt {number}: finished before by other code, trained again "
+                f"程式碼已改,重新訓練: {other.folder}"
+            )
         return carry_out(context, index, attempt, start, self._base_answers(stage))
 
     def _base_answers(self, stage: StageSettings) -> Sequence[Answer] | None:

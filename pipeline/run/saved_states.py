@@ -10,7 +10,7 @@ from pathlib import Path
 from pipeline.core.types import Attempt
 from pipeline.ledger.ledger import Ledger
 from pipeline.run.stage_request import STATES_NAME
-from stages.contract.checkpoints import checkpoint_step, newest_checkpoint
+from stages.contract.requests import checkpoint_step, newest_checkpoint
 
 
 def latest(ledger: Ledger, attempt: Attempt, root: Path) -> str:

@@ -1,19 +1,16 @@
-"""The one door between the two houses: requests in, events and a result out, and the row files that both
-read.
+"""The one door between the two packages: requests in, events and a result out, and the row files of both.
 
-Imports neither torch nor hydra, so that `pipeline` may import it and start in well under a second. It is the
-only part of `stages` that `pipeline` imports; a lint contract holds that.
+It imports neither torch nor hydra, so that `pipeline` starts in well under a second, and `pipeline` imports
+nothing else from `stages`.
 """
 
 from stages.contract.events import Answer, Event, EventKind, ExitCode, Finish, Phase, StageResult
-from stages.contract.offload import offload_problems
 from stages.contract.recipe import (
     ComputeDtype,
     DataSource,
     LossKind,
     OptimizerStateMode,
     Overflow,
-    Recipe,
     Rounding,
     Sampling,
     ScaleRule,
@@ -28,7 +25,7 @@ from stages.contract.requests import (
     ProbeRequest,
     TrainRequest,
 )
-from stages.contract.rows import Expectation, Probe, ProbeKind, Row, RowFileError, read_probes, read_rows
+from stages.contract.rows import Probe, ProbeKind, RowFileError, read_probes, read_rows
 from stages.contract.serial import RequestError
 
 __all__ = [
@@ -39,7 +36,6 @@ __all__ = [
     "Event",
     "EventKind",
     "ExitCode",
-    "Expectation",
     "ExternalRequest",
     "Finish",
     "InferencePath",
@@ -49,12 +45,10 @@ __all__ = [
     "Overflow",
     "Phase",
     "Probe",
-    "Recipe",
     "ProbeKind",
     "ProbeRequest",
     "RequestError",
     "Rounding",
-    "Row",
     "RowFileError",
     "Sampling",
     "ScaleRule",
@@ -62,7 +56,6 @@ __all__ = [
     "StageResult",
     "Template",
     "TrainRequest",
-    "offload_problems",
     "read_probes",
     "read_rows",
 ]

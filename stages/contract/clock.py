@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 
 def utc_now() -> str:
-    """The time now."""
+    """The present time."""
     return utc_text(time.time())
 
 
@@ -17,7 +17,7 @@ def utc_text(seconds: float) -> str:
 
 
 def utc_seconds(text: str) -> float:
-    """The inverse of `utc_text`.
+    """Seconds since the epoch; the inverse of `utc_text`.
 
     Raises:
         ValueError: if the text is no ISO 8601 time.

@@ -1,11 +1,10 @@
-"""Templates of commands: the placeholders that another program's command may hold, and what becomes of them.
+"""Command templates: the placeholders in the command of an external program, and their expansion.
 
-    dotnet fsi train.fsx --train-data {data} --input-dat {input} --output-dat {output} --steps {steps} --lr
-    {lr}
+    dotnet fsi train.fsx --train-data {data} --input-dat {input} --output-dat {output} --lr {lr}
 
-The template is split into words as a shell would, but by no shell, and each word's placeholders are filled in
-afterwards: a path with a blank in it stays one argument. Only a template that asks for a shell (`shell:
-true`) gets one; its values are quoted.
+The template is split into words as a shell would do it, and then the placeholders of each word are filled in:
+a path with a blank in it stays one argument. A shell runs only a template with `shell: true`; its values are
+quoted.
 """
 
 from __future__ import annotations
@@ -20,11 +19,9 @@ from stages.contract.recipe import Recipe
 from stages.contract.serial import did_you_mean
 
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
-PATHS = ("data", "input", "output", "model_dir")
-"""Rows as a TSV without a header, input weight, the place of the output weight, folder with config and
-tokenizer.
-"""
-NUMBERS = tuple(
+PATH_PLACEHOLDERS = ("data", "input", "output", "model_dir")
+"""Rows as a TSV without a header, input weight, output weight, folder with config and tokenizer."""
+RECIPE_PLACEHOLDERS = tuple(
     f.name
     for f in fields(Recipe)
     if f.name not in ("data", "lr_groups") and not f.name.startswith("offload_")
@@ -33,22 +30,21 @@ NUMBERS = tuple(
 
 
 def placeholders(template: str) -> list[str]:
-    """The names in braces, in order. Braces around anything else are text."""
+    """The names in braces, in order. Braces around anything else are plain text."""
     return _PLACEHOLDER.findall(template)
 
 
 def template_problems(template: str) -> list[str]:
     """All that is wrong with a template, each as `value: remedy`."""
-    known = (*PATHS, *NUMBERS)
+    known = (*PATH_PLACEHOLDERS, *RECIPE_PLACEHOLDERS)
     problems = []
     for name in dict.fromkeys(placeholders(template)):
         if name not in known:
             hint = did_you_mean(name, known) or f"; there are {', '.join(known)}"
             problems.append(f"{{{name}}}: no such placeholder{hint}")
     if "output" not in placeholders(template):
-        problems.append(
-            f"{template!r}: has no {{output}}: the program must be told where its weight goes, or nothing can be judged"
-        )
+        remedy = "the program must be told where its weight goes, or nothing can be judged"
+        problems.append(f"{template!r}: has no {{output}}: {remedy}")
     try:
         shlex.split(template)
     except ValueError as error:
@@ -60,17 +56,13 @@ def expand(template: str, values: Mapping[str, Any], shell: bool) -> list[str]:
     """The argument list of a template without problems.
 
     Args:
-        template: with placeholders.
-        values: of every placeholder in it. Truth values become `true` and `false`.
+        template: the command with placeholders.
+        values: placeholder → value, for every placeholder in it. Truth values become `true` and `false`.
         shell: whether `/bin/sh` gets the whole text.
     """
     if shell:
-        return [
-            "/bin/sh",
-            "-c",
-            _PLACEHOLDER.sub(lambda match: shlex.quote(_text(values[match[1]])), template),
-        ]
-    return [_PLACEHOLDER.sub(lambda match: _text(values[match[1]]), word) for word in shlex.split(template)]
+        return ["/bin/sh", "-c", _PLACEHOLDER.sub(lambda m: shlex.quote(_text(values[m[1]])), template)]
+    return [_PLACEHOLDER.sub(lambda m: _text(values[m[1]]), word) for word in shlex.split(template)]
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Reads the event stream of a stage, whole or while it grows: every whole line once, and no line stops the rest."""
+"""Reads the event stream of a stage, whole or while it grows. A bad line is reported and skipped."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from pathlib import Path
 
 from stages.contract.clock import utc_seconds
 from stages.contract.events import Event
-from stages.contract.serial import RequestError, load
+from stages.contract.serial import load
 
 
 class EventReader:
     """Follows one event file."""
 
     def __init__(self, path: Path) -> None:
-        """Nothing is read yet, and the file need not exist."""
+        """Reads nothing yet; the file need not exist."""
         self._path = path
         self._offset = 0
         self._lines = 0
         self.bad: list[str] = []
-        """One line for each line so far that is no event, with its file and number."""
+        """One message for each line so far that is no event, with file and line number."""
 
     def read(self) -> list[Event]:
-        """The events written since the last call. A last line without its end is left for the next.
+        """The events written since the last call. A last line without its newline is left for the next call.
 
         Raises:
-            OSError: if the file is there and cannot be read.
+            OSError: if the file exists and cannot be read.
         """
         try:
             with self._path.open("rb") as file:
@@ -42,16 +42,16 @@ class EventReader:
                 event = load(Event, json.loads(line), "event")
                 utc_seconds(event.time_utc)
                 events.append(event)
-            except (ValueError, RequestError) as error:
+            except ValueError as error:
                 self.bad.append(f"{self._path}:{self._lines}: no event: {line[:80]!r}: {error}")
         return events
 
 
 def read_events(path: Path) -> tuple[list[Event], list[str]]:
-    """All events of a file, none if there is no file, and what was wrong with the lines that are no events.
+    """All events of a file, and a message for each line that is no event. A missing file has no events.
 
     Raises:
-        OSError: if the file is there and cannot be read.
+        OSError: if the file exists and cannot be read.
     """
     reader = EventReader(path)
     return reader.read(), reader.bad

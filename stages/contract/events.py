@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any
 
-from stages.contract.serial import to_jsonable
+from stages.contract.serial import dump_line
 
 
 class Phase(StrEnum):
@@ -23,14 +22,16 @@ class Phase(StrEnum):
 
 
 class EventKind(StrEnum):
-    """`PHASE` marks a phase, `STEP` carries a step's figures, `PROGRESS` counts work, `NOTE` says one line to
-    the user.
-    """
+    """What an event reports."""
 
     PHASE = "phase"
+    """The stage has reached a phase."""
     STEP = "step"
+    """The figures of a training step."""
     PROGRESS = "progress"
+    """How many items are done."""
     NOTE = "note"
+    """One line of text for the user."""
 
 
 class ExitCode(IntEnum):
@@ -41,11 +42,9 @@ class ExitCode(IntEnum):
     BAD_INPUT = 2
     NON_FINITE = 3
     DISAGREE = 4
-    """Two things that must agree do not: training against inference forward, or trainable against exported
-    names.
-    """
+    """Two things that must agree do not: training and inference forward, or trainable and exported names."""
     OVER_LIMIT = 5
-    """An allocation failed inside the process; the guard's own kill is `GUARD_KILLED`."""
+    """An allocation failed inside the process; `GUARD_KILLED` is the guard's own kill."""
     NO_SPACE = 6
     GUARD_KILLED = 124
     INTERRUPTED = 130
@@ -59,18 +58,19 @@ class Event:
     """ISO 8601 with microseconds and `Z`."""
     kind: EventKind
     phase: str = ""
-    """A `Phase`, for `PHASE`."""
+    """For `PHASE`: a `Phase`."""
     step: int = 0
-    """Steps done so far, for `STEP`; items done, for `PROGRESS`."""
+    """For `STEP`: steps done. For `PROGRESS`: items done."""
     total: int = 0
+    """How many steps or items there are."""
     values: dict[str, float] = field(default_factory=dict)
-    """For `STEP`: loss, lr, grad_norm, update_ratio, tokens, step_seconds. For `PHASE`: device memory in MiB.
-    """
+    """For `STEP`: loss, lr, grad_norm, update_ratio, tokens, step_seconds. For `PHASE`: memory in MiB."""
     text: str = ""
+    """For `NOTE`."""
 
     def line(self) -> str:
         """This event as one JSON line with its newline."""
-        return json.dumps(to_jsonable(self), ensure_ascii=False, separators=(",", ":")) + "\n"
+        return dump_line(self) + "\n"
 
 
 class Finish(StrEnum):
@@ -85,7 +85,7 @@ class Finish(StrEnum):
 
 @dataclass(frozen=True)
 class Answer:
-    """One weight's answer to one probe: a line of the answers file."""
+    """The answer of one weight to one probe: a line of the answers file."""
 
     file: str
     """Name of the probe file, without its folder."""
@@ -107,9 +107,9 @@ class StageResult:
 
     exit_code: int
     error: str = ""
-    """Empty when it went well; else what went wrong and what to do."""
+    """What went wrong and what to do; empty if nothing did."""
     output: str = ""
-    """Path of the weight or answers written."""
+    """Path of the weight or the answers."""
     sha256: str = ""
     output_bytes: int = 0
     steps: int = 0

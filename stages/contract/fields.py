@@ -1,4 +1,4 @@
-"""Dataclass fields that say their unit, their bounds and what they change, and the check of the bounds."""
+"""Dataclass fields with a unit, bounds and a mark of what they affect; and the check of the bounds."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _KEY = "setting"
 
 
 class Affects(StrEnum):
-    """What another value of a setting changes."""
+    """What changes with the value of a setting."""
 
     RESULT = "result"
     """The weight that a training exports."""
     RESULT_AND_ANSWERS = "result and answers"
-    """Also what one and the same weight answers."""
+    """Also the answers of one and the same weight."""
     NEITHER = "neither"
     """Only speed, memory, or what is reported."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a field says of itself beside its type and default."""
+    """Metadata of a field beside its type and default. Bounds that are None do not apply."""
 
     unit: str = ""
     at_least: float | None = None
@@ -52,55 +52,52 @@ class Setting:
         )
 
     def remedy(self, whole: bool) -> str:
-        """What a value must be, in words. `whole`: the setting is a whole number."""
+        """Says what the value must be.
+
+        Args:
+            whole: whether the setting is a whole number.
+        """
         low = self.at_least if self.at_least is not None else self.above
         high = self.at_most if self.at_most is not None else self.below
         if low is not None and high is not None:
             left, right = "[" if self.at_least is not None else "(", "]" if self.at_most is not None else ")"
             return f"must lie in {left}{low:g}, {high:g}{right}"
-        kind = "" if whole else "a finite number, "
         if low is None:
-            return (
-                f"must be {kind}{high:g} or less"
-                if self.at_most is not None
-                else f"must be {kind}less than {high:g}"
-            )
-        return (
-            f"must be {kind}{low:g} or more"
-            if self.at_least is not None
-            else f"must be {kind}more than {low:g}"
-        )
+            bound = f"{high:g} or less" if self.at_most is not None else f"less than {high:g}"
+        else:
+            bound = f"{low:g} or more" if self.at_least is not None else f"more than {low:g}"
+        return f"must be {'' if whole else 'a finite number, '}{bound}"
 
 
 def setting(
     default: Any = dataclasses.MISSING,
     *,
     factory: Callable[[], Any] | Any = dataclasses.MISSING,
-    **words: Any,
+    **metadata: Any,
 ) -> Any:
     """A dataclass field with a `Setting`.
 
     Args:
-        default: of the field; left out, the field is required.
+        default: of the field; without a default the field is required.
         factory: makes the default, for lists and mappings.
-        words: the fields of `Setting`.
+        metadata: the fields of `Setting`.
     """
-    metadata = {_KEY: Setting(**words)}
+    about = {_KEY: Setting(**metadata)}
     if factory is not dataclasses.MISSING:
-        return dataclasses.field(default_factory=factory, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+        return dataclasses.field(default_factory=factory, metadata=about)
+    return dataclasses.field(default=default, metadata=about)
 
 
 def setting_of(field: dataclasses.Field[Any]) -> Setting:
-    """What a field says of itself; the plain `Setting()` if nothing."""
+    """The `Setting` of a field; the plain `Setting()` for a field without one."""
     return field.metadata.get(_KEY, Setting())
 
 
 def bound_problems(value: Any) -> list[str]:
-    """Every number of a dataclass that is out of its bounds, as `key: value: remedy`. None is in any bounds."""
+    """Every value of a dataclass that is out of its bounds, as `key: value: remedy`. None is allowed."""
     problems = []
     for field in dataclasses.fields(value):
-        own, found = setting_of(field), getattr(value, field.name)
-        if own.bounded and found is not None and not own.holds(found):
-            problems.append(f"{field.name}: {found}: {own.remedy(isinstance(found, int))}")
+        about, found = setting_of(field), getattr(value, field.name)
+        if about.bounded and found is not None and not about.holds(found):
+            problems.append(f"{field.name}: {found}: {about.remedy(isinstance(found, int))}")
     return problems

@@ -1,4 +1,4 @@
-"""The recipe of a training: every number and choice that is no path. `conf/train/default.yaml` has the same defaults."""
+"""The recipe of a training: all settings but the paths, with the defaults of `conf/train/default.yaml`."""
 
 from __future__ import annotations
 
@@ -25,16 +25,14 @@ class ComputeDtype(StrEnum):
 
 
 class OptimizerStateMode(StrEnum):
-    """How `exp_avg` and `exp_avg_sq` are kept: 8 bits block-wise, or float32."""
+    """How `exp_avg` and `exp_avg_sq` are stored: 8 bits block-wise, or float32."""
 
     INT8 = "int8"
     FP32 = "fp32"
 
 
 class Rounding(StrEnum):
-    """How an updated master becomes BF16. `NEAREST` exists to show what it loses; `FP32` keeps float32
-    masters.
-    """
+    """How an updated master becomes BF16. `NEAREST` is there for comparison; `FP32` keeps float32 masters."""
 
     STOCHASTIC = "stochastic"
     NEAREST = "nearest"
@@ -42,14 +40,14 @@ class Rounding(StrEnum):
 
 
 class Sampling(StrEnum):
-    """The order of rows: a new seeded permutation each epoch, or the file's own order."""
+    """The order of rows: a new seeded permutation each epoch, or the order of the file."""
 
     RANDOM = "random"
     SEQUENTIAL = "sequential"
 
 
 class Overflow(StrEnum):
-    """What happens to a row longer than `seq_len`. The answer is never cut."""
+    """What happens to a row that is longer than `seq_len`. The answer is never cut."""
 
     ERROR = "error"
     CUT_PROMPT = "cut_prompt"
@@ -64,9 +62,7 @@ class Schedule(StrEnum):
 
 
 class LossKind(StrEnum):
-    """`CE` trains. `SCALAR` is the mean of the logits: it measures memory and time without a data-dependent
-    loss.
-    """
+    """The loss. `SCALAR`, the mean of the logits, only measures memory and time."""
 
     CE = "ce"
     SCALAR = "scalar"
@@ -89,18 +85,19 @@ class ScaleRule(StrEnum):
 
 @dataclass(frozen=True)
 class DataSource:
-    """One TSV of `prompt<TAB>target`. `repeat` is how many times its rows stand in the pool (at least 1)."""
+    """One TSV of `prompt<TAB>target`."""
 
     path: str
     repeat: int = setting(1, at_least=1)
+    """How many times its rows are in the pool."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """All that says how a stage trains. Every field has its unit and bounds, and says what it changes."""
+    """How a stage trains. Every field has its unit, its bounds, and a mark of what it affects."""
 
     data: list[DataSource]
-    """Rows; what counts is their content, not their place."""
+    """Training rows. Their content affects the result, their paths do not."""
     steps: int = setting(60, unit="optimizer steps", at_least=0)
     """0 exports the input byte for byte."""
     lr: float = setting(3e-4, at_least=0.0)
@@ -115,36 +112,30 @@ class Recipe:
     sampling: Sampling = Sampling.RANDOM
     seed: int = setting(0, at_least=0)
     lr_groups: dict[str, float] = setting(factory=dict)
-    """Name prefix → factor on `lr`. `{"lm_head": 10.0}` is ten times the rate: Adam would divide a gradient
-    factor out.
-    """
+    """Name prefix → factor on `lr`: `{"lm_head": 10.0}`. Adam would cancel a factor on the gradient."""
     warmup_steps: int = setting(5, unit="optimizer steps", at_least=0)
     schedule: Schedule = Schedule.COSINE
     min_lr_ratio: float = setting(0.1, unit="of lr", at_least=0.0, at_most=1.0)
-    """The schedule's last rate over `lr`."""
+    """Last rate of the schedule, relative to `lr`."""
     weight_decay: float = setting(0.0, unit="of lr", at_least=0.0)
     """Decoupled. Norm weights are not decayed."""
     beta1: float = setting(0.9, at_least=0.0, below=1.0)
     beta2: float = setting(0.99, at_least=0.0, below=1.0)
     eps: float = setting(1e-8, above=0.0, below=1.0)
     clip_norm: float = setting(1.0, at_least=0.0)
-    """0 switches clipping off. See `stages.optim.clip` for what the norm means when the update runs inside
-    backward.
-    """
+    """0 switches clipping off. `stages.optim.clip` says which norm this is."""
     optimizer_state_mode: OptimizerStateMode = OptimizerStateMode.INT8
     rounding: Rounding = Rounding.STOCHASTIC
     step_chunk_rows: int = setting(1024, unit="rows", at_least=1)
-    """Rows of a weight that one update works on at a time: bounds its temporaries."""
+    """Rows of a weight that are updated at a time, which limits the size of temporary tensors."""
     compute_dtype: ComputeDtype = setting(ComputeDtype.AUTO, affects=Affects.RESULT_AND_ANSWERS)
     scale_rule: ScaleRule = setting(ScaleRule.SEARCH, affects=Affects.RESULT_AND_ANSWERS)
-    """Of the training forward and of the export alike, so that what is exported is what was trained."""
+    """For the training forward and for the export, so that the exported weight is the trained one."""
     train_last_layers: int = setting(0, unit="layers", at_least=0)
     """0 trains every parameter. N > 0 trains the last N layers, the final norm and the head."""
     gradient_checkpointing: bool = False
     offload_weights: bool = False
-    """Refused, like the three below: they are known so that asking for them is answered with the reason.
-    See `offload_problems`.
-    """
+    """Refused with the reason, like the next three; see `offload_problems`."""
     offload_optimizer: bool = False
     offload_gradients: bool = False
     offload_activations: bool = False
@@ -153,23 +144,20 @@ class Recipe:
     device: str = setting("auto", affects=Affects.RESULT_AND_ANSWERS)
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
     threads: int = setting(0, at_least=0, affects=Affects.RESULT_AND_ANSWERS)
-    """CPU threads; 0 leaves the library's choice. Sums depend on it in their last bits."""
+    """CPU threads; 0: the library chooses. The last bits of sums depend on it."""
     memory_limit_gb: float = setting(0.0, unit="GiB", at_least=0.0, affects=Affects.NEITHER)
-    """The CUDA allocator's own cap (0: none), so that too much is an error that can be caught before the guard
-    must act.
-    """
+    """Cap of the CUDA allocator; 0: none. Past it an allocation fails before the guard must act."""
     stop_after: str = ""
-    """A phase name (see `Phase`): stop there and report, without an export."""
+    """Name of a `Phase`: the stage stops there and reports, without an export. Empty: it goes to the end."""
     log_every: int = setting(1, unit="optimizer steps", at_least=1, affects=Affects.NEITHER)
     checkpoint_every: int = setting(0, unit="optimizer steps", at_least=0, affects=Affects.NEITHER)
-    """Steps between saved states, so that a stage that was ended can go on; 0: none."""
+    """Steps between checkpoints, from which an interrupted stage goes on; 0: none."""
 
     def check(self, unified: bool | None = None) -> list[str]:
         """All impossible values, each as `key: value: remedy`.
 
         Args:
-            unified: whether CPU and GPU share one memory, for the words of `offload_problems`; None where nobody
-                has looked.
+            unified: whether CPU and GPU share one memory; None if that is not known. See `offload_problems`.
         """
         problems = offload_problems(self, unified) + bound_problems(self)
         if not self.data:
@@ -185,24 +173,23 @@ class Recipe:
             if not math.isfinite(factor) or factor < 0:
                 problems.append(f"lr_groups.{name}: {factor}: must be a finite factor, 0 or more")
         if self.warmup_steps > self.steps > 0:
-            problems.append(
-                f"warmup_steps: {self.warmup_steps}: more than steps ({self.steps}); the full rate is never reached"
-            )
+            remedy = f"more than steps ({self.steps}); the full rate is never reached"
+            problems.append(f"warmup_steps: {self.warmup_steps}: {remedy}")
         if self.stop_after and self.stop_after not in list(Phase):
             problems.append(f"stop_after: {self.stop_after}: none of {', '.join(Phase)}")
         return problems
 
     def resolved(self, device: str) -> Recipe:
-        """The recipe with what `auto` stands for on a kind of device, `cpu` or `cuda`."""
+        """The recipe with `auto` replaced by what it means on a kind of device, `cpu` or `cuda`."""
         return replace(self, device=device, compute_dtype=resolved_dtype(self.compute_dtype, device))
 
     def values(self, *affecting: Affects) -> dict[str, Any]:
-        """Name → value of the fields that affect one of these."""
+        """Name → value of the fields with one of these marks."""
         return {f.name: getattr(self, f.name) for f in fields(Recipe) if setting_of(f).affects in affecting}
 
 
 def resolved_dtype(dtype: ComputeDtype, device: str) -> ComputeDtype:
-    """What `auto` stands for on a kind of device, `cpu` or `cuda`."""
+    """The dtype that is computed in on a kind of device, `cpu` or `cuda`; never `auto`."""
     if dtype is not ComputeDtype.AUTO:
         return dtype
     return ComputeDtype.BF16 if device == "cuda" else ComputeDtype.FP32

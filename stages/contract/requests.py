@@ -1,29 +1,29 @@
-"""What `pipeline` asks of `stages`: one JSON file per process.
+"""What `pipeline` asks of `stages`: one JSON file per process; and the names of checkpoints.
 
-Every path is as the caller wrote it, resolved against the working directory of the process. `check()` of a
-request lists all that is wrong with its numbers; whether files exist and fit each other is for the stage to
-say, before work begins.
+Every path is as the caller wrote it, relative to the working directory of the process. `check()` of a request
+lists all that is wrong with its values; whether files exist and fit each other is checked by the stage.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from pathlib import Path
 
 from stages.contract.command import template_problems
 from stages.contract.fields import bound_problems, setting
 from stages.contract.recipe import ComputeDtype, DataSource, Recipe, ScaleRule, Template
 
 WRITE_ROOT = "STAGES_WRITE_ROOT"
-"""Environment variable: the folder outside of which a stage refuses to write. Set by whoever starts it; not
-part of the request, which may come from elsewhere. It also marks every process of an attempt as such.
+"""Environment variable: the folder outside of which a stage refuses to write. Whoever starts the stage sets
+it; it is no part of the request, which may come from elsewhere. It also marks the processes of an attempt.
 """
+_CHECKPOINT_NAME = re.compile(r"step-(\d{8})\.dat")
 
 
 class InferencePath(StrEnum):
-    """`BRIDGE` reads the weights as stored; `FP2` runs the training forward, straight-through estimator
-    included.
-    """
+    """`BRIDGE` reads the weights as stored; `FP2` runs the training forward (straight-through estimator)."""
 
     BRIDGE = "bridge"
     FP2 = "fp2"
@@ -31,7 +31,7 @@ class InferencePath(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest(Recipe):
-    """One attempt of one stage: a recipe with its input weight and the places of what it writes."""
+    """One attempt of one stage: a recipe with the paths of what it reads and writes."""
 
     model_dir: str
     """Folder with `config.json` and `tokenizer.json`."""
@@ -43,29 +43,42 @@ class TrainRequest(Recipe):
     result: str = setting(written=True)
     """The `StageResult` JSON, written last."""
     checkpoints: str = setting("", written=True)
-    """Folder that receives the saved states; they are removed once the weight is exported."""
+    """Folder of the checkpoints; they are removed once the weight is exported."""
     resume: str = ""
-    """A saved state to go on from; empty: from the input weight."""
+    """The checkpoint to go on from; empty: the training starts from the input weight."""
 
     def check(self, unified: bool | None = None) -> list[str]:
         """All impossible values of the recipe and of the paths, each as `key: value: remedy`."""
         problems = super().check(unified)
         if self.checkpoint_every > 0 and not self.checkpoints:
-            problems.append(
-                f"checkpoint_every: {self.checkpoint_every}: needs checkpoints: name a folder for the saved states"
-            )
+            remedy = "needs checkpoints: name a folder for the saved states"
+            problems.append(f"checkpoint_every: {self.checkpoint_every}: {remedy}")
         if self.output_weight == self.input_weight:
-            problems.append(
-                f"output_weight: {self.output_weight}: is the input weight; nothing is ever overwritten"
-            )
+            remedy = "is the input weight; nothing is ever overwritten"
+            problems.append(f"output_weight: {self.output_weight}: {remedy}")
         return problems
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """The file of the checkpoint after `step`."""
+    return folder / f"step-{step:08d}.dat"
+
+
+def checkpoint_step(path: Path) -> int:
+    """The step in the name of a checkpoint; -1 for any other file."""
+    match = _CHECKPOINT_NAME.fullmatch(path.name)
+    return int(match[1]) if match else -1
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint of the latest step in a folder; None if there is none, or no such folder."""
+    found = [path for path in folder.glob("step-*.dat") if checkpoint_step(path) >= 0]
+    return max(found, key=checkpoint_step, default=None)
 
 
 @dataclass(frozen=True)
 class ExternalRequest:
-    """One attempt of one stage by another program. What it is given and where its weight goes stands in
-    `train`.
-    """
+    """One attempt of one stage by another program. `train` holds its input and the place of its weight."""
 
     train: TrainRequest
     command: str
@@ -84,7 +97,7 @@ class ExternalRequest:
         return self.train.result
 
     def check(self) -> list[str]:
-        """All impossible numbers of `train`, and what is wrong with the template."""
+        """All impossible values of `train`, and what is wrong with the template."""
         return self.train.check() + [f"command: {problem}" for problem in template_problems(self.command)]
 
 
@@ -97,7 +110,7 @@ class ProbeRequest:
     probes: list[str]
     """Probe TSV files, answered in this order."""
     answers: str = setting(written=True)
-    """JSON lines of `Answer`, one a probe, in order. Must not exist."""
+    """JSON lines of `Answer`, one per probe, in order. Must not exist."""
     events: str = setting(written=True)
     result: str = setting(written=True)
     max_tokens: int = setting(64, unit="tokens", at_least=1)
@@ -115,7 +128,7 @@ class ProbeRequest:
     threads: int = setting(0, at_least=0)
 
     def check(self) -> list[str]:
-        """All impossible numbers of this request."""
+        """All impossible values, each as `key: value: remedy`."""
         empty = [] if self.probes else ["probes: empty: name at least one probe TSV file"]
         return empty + bound_problems(self)
 
@@ -136,10 +149,10 @@ class InitRequest:
     scale_rule: ScaleRule = ScaleRule.SEARCH
 
     def check(self) -> list[str]:
-        """All impossible numbers of this request."""
+        """All impossible values, each as `key: value: remedy`."""
         empty = [] if self.data else ["data: empty: name at least one TSV file to train the tokenizer on"]
         return empty + bound_problems(self)
 
 
 INIT_SETTINGS = tuple(f.name for f in fields(InitRequest) if f.name in {g.name for g in fields(Recipe)})
-"""The fields of a recipe that the making of a model from nothing uses."""
+"""The fields of a recipe that an `InitRequest` uses."""

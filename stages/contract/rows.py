@@ -5,13 +5,14 @@ A probe file is a TSV with this header, in this order:
     kind  group  split  prompt  expect  forbid
 
 - `kind`: identity, contrast, ability or health.
-- `group`: what is averaged together: a skill's name, `ufo`, `whoami` …
-- `split`: `train` for phrasings that stand in training files, `heldout` for those that never do.
-- `expect`: alternatives parted by ` || `; each is parts joined by ` && `, all of which the answer must
-  contain. A part that begins with `=` must equal the whole answer. Text is compared after NFKC, case folding,
-  and without white space and closing punctuation (`=` parts) or anywhere (others).
-- `forbid`: parts by ` || ` that the answer must not contain.
-A probe needs `expect` or `forbid`; one without either could not fail.
+- `group`: what is averaged together: the name of a skill, `ufo`, `whoami` …
+- `split`: `train` for phrasings that are in training files, `heldout` for those that never are.
+- `expect`: alternatives separated by ` || `; each is parts joined by ` && `, all of which the answer must
+  contain. A part that begins with `=` must equal the whole answer. Text is compared after NFKC and case
+  folding, without white space; `=` parts also without closing punctuation.
+- `forbid`: parts, separated by ` || `, that the answer must not contain.
+
+A probe needs `expect` or `forbid`; without either it could not fail.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Row:
 
 
 class ProbeKind(StrEnum):
-    """What a probe is about; see the module's docstring."""
+    """What a probe is about."""
 
     IDENTITY = "identity"
     CONTRAST = "contrast"
@@ -62,15 +63,15 @@ class ProbeKind(StrEnum):
 
 @dataclass(frozen=True)
 class Expectation:
-    """What an answer must and must not show."""
+    """What an answer must and must not show, as the columns `expect` and `forbid` say it."""
 
     alternatives: tuple[tuple[str, ...], ...]
     forbidden: tuple[str, ...]
 
     def met_by(self, answer: str) -> bool:
-        """True if one alternative is wholly there (or none is asked for) and nothing forbidden is."""
+        """Whether all parts of one alternative are there (if any is asked for), and nothing forbidden is."""
         return not self.leaks(answer) and (
-            not self.alternatives or any(_holds(a, answer) for a in self.alternatives)
+            not self.alternatives or any(_all_met(a, answer) for a in self.alternatives)
         )
 
     def leaks(self, answer: str) -> list[str]:
@@ -93,13 +94,11 @@ class Probe:
 
 
 def normalize(text: str) -> str:
-    """NFKC, case folded, without white space: full-width and half-width forms and spacing do not decide a
-    verdict.
-    """
+    """NFKC, case folded, without white space: character width and spacing must not decide a verdict."""
     return "".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
-def _holds(parts: tuple[str, ...], answer: str) -> bool:
+def _all_met(parts: tuple[str, ...], answer: str) -> bool:
     folded = normalize(answer)
     closed = folded.rstrip(_CLOSING)
     return all(
@@ -112,26 +111,24 @@ def _lines(path: Path) -> list[str]:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise RowFileError(
-            path, [f"{path}: no such file: name an existing TSV; nothing is put in its place"]
-        ) from None
+        problem = f"{path}: no such file: name an existing TSV; nothing is put in its place"
+        raise RowFileError(path, [problem]) from None
     except OSError as error:
         raise RowFileError(path, [f"{path}: cannot be read: {error.strerror}"]) from None
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise RowFileError(
-            path, [f"{path}:{line}: not UTF-8 at byte {error.start}: save the file as UTF-8"]
-        ) from None
+        problem = f"{path}:{line}: not UTF-8 at byte {error.start}: save the file as UTF-8"
+        raise RowFileError(path, [problem]) from None
     return [line.removesuffix("\r") for line in text.split("\n")]
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Reads a training TSV. Empty lines are passed over; a header row is recognized and not returned.
+    """Reads a training TSV. Empty lines are skipped; a header row is recognized and not returned.
 
     Raises:
-        RowFileError: listing every line without exactly one tab or with an empty side, or if there are no
+        RowFileError: naming every line without exactly one tab or with an empty side, or if there are no
             rows.
     """
     rows: list[Row] = []
@@ -158,11 +155,11 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def read_probes(path: Path) -> list[Probe]:
-    """Reads a probe TSV.
+    """Reads a probe TSV. Empty lines are skipped.
 
     Raises:
-        RowFileError: listing every line of a wrong shape, of an unknown kind or split, or without an
-            expectation.
+        RowFileError: naming every line of a wrong shape, with an unknown kind or split, or without an
+            expectation; or if there are no probes.
     """
     probes: list[Probe] = []
     problems: list[str] = []
@@ -175,25 +172,12 @@ def read_probes(path: Path) -> list[Probe]:
         if not line.strip():
             continue
         cells = [cell.strip() for cell in line.split("\t")]
-        if len(cells) != len(PROBE_HEADER):
-            problems.append(f"{path}:{number}: {len(cells)} cells, not {len(PROBE_HEADER)}, in {line[:60]!r}")
-            continue
-        kind, group, split, prompt, expect, forbid = cells
-        if kind not in {k.value for k in ProbeKind}:
-            problems.append(f"{path}:{number}: kind {kind!r} is none of {', '.join(ProbeKind)}")
-        if split not in ("train", "heldout"):
-            problems.append(f"{path}:{number}: split {split!r} is neither 'train' nor 'heldout'")
-        if not prompt:
-            problems.append(f"{path}:{number}: empty prompt")
-        if not expect and not forbid:
-            problems.append(
-                f"{path}:{number}: neither expect nor forbid: a probe without an expectation cannot fail"
-            )
-        if not problems:
-            alternatives = tuple(
-                tuple(p.strip() for p in a.split("&&")) for a in expect.split("||") if a.strip()
-            )
-            forbidden = tuple(p.strip() for p in forbid.split("||") if p.strip())
+        found = _probe_line_problems(cells, line)
+        problems += [f"{path}:{number}: {problem}" for problem in found]
+        if not found:
+            kind, group, split, prompt, expect, forbid = cells
+            alternatives = tuple(tuple(_parts(a, "&&")) for a in expect.split("||") if a.strip())
+            forbidden = tuple(part for part in _parts(forbid, "||") if part)
             expectation = Expectation(alternatives, forbidden)
             probes.append(Probe(ProbeKind(kind), group, split, prompt, expectation, path.name, number))
     if not probes and not problems:
@@ -201,3 +185,23 @@ def read_probes(path: Path) -> list[Probe]:
     if problems:
         raise RowFileError(path, problems)
     return probes
+
+
+def _parts(text: str, separator: str) -> list[str]:
+    return [part.strip() for part in text.split(separator)]
+
+
+def _probe_line_problems(cells: list[str], line: str) -> list[str]:
+    if len(cells) != len(PROBE_HEADER):
+        return [f"{len(cells)} cells, not {len(PROBE_HEADER)}, in {line[:60]!r}"]
+    kind, _, split, prompt, expect, forbid = cells
+    problems = []
+    if kind not in {k.value for k in ProbeKind}:
+        problems.append(f"kind {kind!r} is none of {', '.join(ProbeKind)}")
+    if split not in ("train", "heldout"):
+        problems.append(f"split {split!r} is neither 'train' nor 'heldout'")
+    if not prompt:
+        problems.append("empty prompt")
+    if not expect and not forbid:
+        problems.append("neither expect nor forbid: a probe without an expectation cannot fail")
+    return problems

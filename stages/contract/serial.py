@@ -1,11 +1,8 @@
-"""Plain dataclasses to JSON and back, strictly: unknown keys, missing keys and wrong types are all reported
-together.
-"""
+"""Plain dataclasses to JSON and back. Loading is strict, and reports everything that is wrong at once."""
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import types
 import typing
@@ -18,18 +15,20 @@ T = TypeVar("T")
 
 
 class RequestError(ValueError):
-    """A request that cannot be carried out. `problems` lists every reason, each naming its key."""
+    """Data that does not fit its dataclass, or a request that cannot be carried out.
+
+    `problems` lists every reason with its key, `where` names the data.
+    """
 
     def __init__(self, where: str, problems: list[str]) -> None:
         self.where = where
         self.problems = problems
-        super().__init__(
-            f"{where}: {len(problems)} problem(s)\n" + "\n".join(f"  - {problem}" for problem in problems)
-        )
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        super().__init__(f"{where}: {len(problems)} problem(s)\n{lines}")
 
 
 def to_jsonable(value: Any) -> Any:
-    """Dataclasses to dicts, enums to their values, paths to strings; lists and dicts are walked."""
+    """Dataclasses as dicts, enums as their values, paths as strings, tuples as lists; nested ones too."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_jsonable(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Enum):
@@ -44,17 +43,23 @@ def to_jsonable(value: Any) -> Any:
 
 
 def dump(value: Any) -> str:
-    """One JSON text, keys in field order, UTF-8 kept readable; the same value always gives the same bytes."""
+    """Indented JSON, keys in the order of the fields; the same value always gives the same text."""
     return json.dumps(to_jsonable(value), ensure_ascii=False, indent=2) + "\n"
 
 
 def dump_line(value: Any) -> str:
-    """`dump` on one line, without spaces: for a column of a table."""
+    """The same as `dump`, on one line without spaces and without a newline."""
     return json.dumps(to_jsonable(value), ensure_ascii=False, separators=(",", ":"))
 
 
 def load(cls: type[T], data: Any, where: str) -> T:
-    """Builds `cls` from parsed JSON.
+    """Builds the dataclass `cls` from parsed JSON.
+
+    Args:
+        cls: its fields may be scalars, enums, dataclasses, lists, tuples of any length, mappings and `Any`;
+            each may be optional.
+        data: what `json.loads` gives, for instance.
+        where: what the data is called in the error.
 
     Raises:
         RequestError: naming every unknown key (with the nearest known one), missing key and value of a wrong
@@ -86,7 +91,7 @@ def load_text(cls: type[T], text: str, where: str) -> T:
     """Builds `cls` from JSON text; the inverse of `dump` and `dump_line`.
 
     Raises:
-        RequestError: if the text is no JSON or does not fit `cls`; `where` is what it is called there.
+        RequestError: if the text is no JSON or does not fit `cls`.
     """
     try:
         data = json.loads(text)
@@ -96,13 +101,15 @@ def load_text(cls: type[T], text: str, where: str) -> T:
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """`; did you mean 'x'?` for the known name nearest to `name`, or nothing.
+    """The hint `; did you mean 'x'?` with the known name nearest to an unknown one, or an empty text.
 
     Args:
-        name: that is not known.
-        known: the names that are.
+        name: the unknown name.
+        known: all known names.
         cutoff: how similar the nearest must be, in [0, 1]; see `difflib.get_close_matches`.
     """
+    import difflib  # only where there is a mistake to explain
+
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -154,7 +161,7 @@ def _build_dataclass(cls: Any, data: Any, key: str, problems: list[str]) -> Any:
     fields = {f.name: f for f in dataclasses.fields(cls)}
     for name in data:
         if name not in fields:
-            problems.append(f"{prefix}{name}: unknown key{did_you_mean(name, fields)}")
+            problems.append(f"{prefix}{name}: unknown key{did_you_mean(str(name), fields)}")
     before = len(problems)
     values = {}
     for name, field in fields.items():

@@ -12,16 +12,17 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignals:
-    """Counts the stop signals while entered. Ignored signals (SIGHUP under `nohup`) stay ignored.
+    """A context manager that counts stop signals.
 
+    A signal that is already ignored (SIGHUP under `nohup`) stays ignored.
     Each signal also arrives as one byte, its number, on a pipe: the object can be given to `select`.
     """
 
     def __init__(self, second_ends: bool = False) -> None:
-        """Does nothing yet; `with` begins to count.
+        """Counts from the start of the `with` block.
 
         Args:
-            second_ends: the second signal has its default effect: it ends the process at once.
+            second_ends: whether the second signal has its default effect and ends the process at once.
         """
         self.count = 0
         self._second_ends = second_ends
@@ -30,7 +31,7 @@ class StopSignals:
         self._wakeup_before = -1
 
     def __enter__(self) -> StopSignals:
-        """Takes the signals over. Only the main thread may enter."""
+        """Installs the handlers. Only the main thread may do so."""
         self._pipe = os.pipe()
         for end in self._pipe:
             os.set_blocking(end, False)
@@ -42,7 +43,7 @@ class StopSignals:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Gives the signals back to the handlers that had them."""
+        """Restores the handlers of before."""
         signal.set_wakeup_fd(self._wakeup_before)
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -52,13 +53,17 @@ class StopSignals:
         self._pipe = None
 
     def fileno(self) -> int:
-        """The pipe's read end, for `select`. Only while entered."""
+        """The read end of the pipe, for `select`.
+
+        Raises:
+            ValueError: outside of the `with` block.
+        """
         if self._pipe is None:
-            raise ValueError("StopSignals: not entered, so there is nothing to wait for")
+            raise ValueError("StopSignals: not entered: use it in a `with` block")
         return self._pipe[0]
 
     def arrived(self) -> list[int]:
-        """The numbers of the signals since the last call, in order; of all signals that have a handler."""
+        """The numbers of the signals since the last call, in order: of all that have a Python handler."""
         try:
             return list(os.read(self.fileno(), 4096))
         except BlockingIOError:

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from stages.contract import ExitCode, ExternalRequest, Phase, StageResult, TrainRequest, read_rows
-from stages.contract.command import NUMBERS, expand
+from stages.contract.command import RECIPE_PLACEHOLDERS, expand
 from stages.contract.signals import StopSignals
 from stages.process.files import publish, require_new, require_space, sha256_of, write_new_text
 from stages.process.process import Reporter, StageError, run_process, versions
@@ -56,7 +56,7 @@ def external(request: ExternalRequest, stop: StopSignals | None = None) -> Stage
         "output": str(aside),
         "model_dir": train.model_dir,
     }
-    numbers = {key: getattr(train, key) for key in NUMBERS}
+    numbers = {key: getattr(train, key) for key in RECIPE_PLACEHOLDERS}
     command = expand(request.command, paths | numbers, request.shell)
     reporter.phase(Phase.START)
     reporter.note(f"command: {shlex.join(command)}")

@@ -1,4 +1,4 @@
-"""A small project folder for tests: the real configuration over a stand-in model, data and stage processes."""
+"""A small project folder for tests: the real configuration over a stand-in model, data and stages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validating one weight: the verdict against its base, the answers kept, and the exit codes of the command."""
+"""Validating one weight: the verdict, the answers that are asked once, the exit codes of the command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.evaluate.answers import ProbingError
 from pipeline.processes.progress import Progress
 from pipeline.processes.stage_process import ProcessCallbacks
 from pipeline.validate import validate
-from stages.contract import InferencePath
+from stages.contract.requests import InferencePath
 from tests.pipeline.project import COMMANDS, project, raw_settings
 
 __all__ = ["project"]

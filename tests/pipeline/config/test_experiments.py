@@ -1,4 +1,4 @@
-"""Every experiment that is shipped composes, has no fault, and can be planned; every group file composes too."""
+"""Every experiment in `conf/` composes, has no problem and can be planned; every group file composes too."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OTHERS = sorted(
 
 @pytest.fixture
 def stand_in_model(tmp_path: Path) -> list[str]:
-    """Overrides that put a model into the place of the shipped one, so that only the experiment is looked at."""
+    """Overrides with a stand-in for the real model, so that only the experiment is checked."""
     model = make_project(tmp_path) / "model"
     return [f"model.dir={model}", f"model.weight={model / 'base.dat'}"]
 

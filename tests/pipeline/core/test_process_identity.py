@@ -42,3 +42,15 @@ def test_zombie_is_not_alive() -> None:
     assert not is_alive(child.pid, identity)
     assert Path(f"/proc/{child.pid}").exists()
     child.wait()
+
+
+def test_identities_differ_between_processes_and_last() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        first = process_identity(child.pid)
+        assert first and first != process_identity(os.getpid())
+        assert process_identity(child.pid) == first
+    finally:
+        child.kill()
+        child.wait()
+    assert process_identity(child.pid) == ""

@@ -1,9 +1,12 @@
-"""The limits: impossible ones are all reported, and they fit a typed Hydra config."""
+"""The limits of a verdict: bounds of every field, a meaning of every field, and a typed Hydra config."""
+
+from __future__ import annotations
 
 import ast
 import inspect
 import itertools
-from dataclasses import fields
+import math
+from dataclasses import fields, replace
 
 import pytest
 from omegaconf import OmegaConf
@@ -11,40 +14,20 @@ from omegaconf.errors import OmegaConfBaseException
 
 from pipeline.core import thresholds
 from pipeline.core.thresholds import Thresholds
+from stages.contract.fields import bound_problems
 
 
-def test_the_defaults_are_possible() -> None:
-    assert Thresholds().check() == []
+def test_the_defaults_are_within_bounds() -> None:
+    assert bound_problems(Thresholds()) == []
 
 
-def test_all_problems_are_reported_together() -> None:
-    problems = Thresholds(
-        leak_max=1.5, ability_ratio_min=float("nan"), ability_group_slack=-1, collapse_repetition=-0.1
-    ).check()
-    named = [fault.split(":")[0] for fault in problems]
-    assert {"leak_max", "ability_ratio_min", "ability_group_slack", "collapse_repetition"} <= set(named)
-
-
-@pytest.mark.parametrize(
-    ("limits", "key"),
-    [
-        (Thresholds(leak_max=0.5), "collapse_leak"),
-        (Thresholds(ability_ratio_min=0.4), "collapse_ability"),
-        (Thresholds(repetition_max=0.2), "collapse_repetition"),
-        (Thresholds(no_end_of_turn_max=0.4), "collapse_no_end_of_turn"),
-    ],
-)
-def test_a_collapse_limit_on_the_wrong_side_is_a_problem(limits: Thresholds, key: str) -> None:
-    assert [fault.split(":")[0] for fault in limits.check()] == [key]
-
-
-def test_none_switches_a_limit_off_without_a_problem() -> None:
-    assert (
-        Thresholds(
-            leak_max=None, repetition_max=None, ability_ratio_min=None, identity_train_min=None
-        ).check()
-        == []
-    )
+@pytest.mark.parametrize("name", [field.name for field in fields(Thresholds)])
+def test_every_limit_has_its_bounds(name: str) -> None:
+    impossible = [-0.1, math.nan] + ([] if name == "ability_group_slack" else [1.1])
+    for value in impossible:
+        (problem,) = bound_problems(replace(Thresholds(), **{name: value}))
+        assert problem.startswith(f"{name}: {value}: must ")
+    assert bound_problems(replace(Thresholds(), **{name: 1})) == []
 
 
 def test_they_are_a_structured_config() -> None:

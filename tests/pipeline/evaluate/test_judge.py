@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.core.thresholds import Thresholds
 from pipeline.core.types import Outcome, Verdict
-from pipeline.evaluate.judge import Thresholds, judge
-from stages.contract import Answer, Expectation, Finish, Probe, ProbeKind
+from pipeline.evaluate.judge import judge
+from stages.contract.events import Answer, Finish
+from stages.contract.rows import Expectation, Probe, ProbeKind
 
 GOD = "我是 F# 之神。"
 SKILLS = ("add", "capital", "antonym", "copy")

@@ -1,8 +1,8 @@
-"""Answers that are all one: what is counted, and what rightly may be equal."""
+"""Mode collapse: which equal answers count, and which may well be equal."""
 
 from pipeline.core.types import ProbeRow
 from pipeline.evaluate.mode_collapse import SAME_ANSWER, mark_same_answers
-from stages.contract import Expectation, Probe, ProbeKind
+from stages.contract.rows import Expectation, Probe, ProbeKind
 
 Case = tuple[str, str, str, str, bool]
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.core.types import Change, Outcome
-from pipeline.evaluate.answers import AnswerCache, ProbeQuery, ProbingError, read_answers
+from pipeline.evaluate.answers import AnswerCache
 from pipeline.guard.machine import Machine
 from pipeline.ledger.ledger import Ledger
 from pipeline.processes.progress import Progress
-from pipeline.processes.stage_process import ProcessCallbacks
 from pipeline.run.attempt import AttemptResult, AttemptStart, RunContext, carry_out, outcome_of, prepare
 from pipeline.run.plan import base_weight
-from stages.contract import ExitCode, RequestError
+from stages.contract import ExitCode
 from stages.contract.signals import StopSignals
 from tests.pipeline.project import COMMANDS, project, settings_of
 
@@ -99,44 +97,3 @@ def test_a_stage_that_fails_leaves_its_reason_and_no_weight(
 )
 def test_exit_codes_have_a_meaning(code: int, outcome: Outcome) -> None:
     assert outcome_of(code) is outcome
-
-
-def test_answers_are_asked_once_for_the_same_query(project: Path) -> None:
-    settings = settings_of(project, {"G": {"data": ["data/one.tsv"]}})
-    stage = settings.stages[0]
-    started: list[int] = []
-    callbacks = ProcessCallbacks(on_start=started.append)
-    cache = AnswerCache(project, settings.artifacts, settings.guard, COMMANDS, Machine())
-    query = ProbeQuery(base_weight(settings, project), stage.probes, stage.recipe)
-    first = cache.ask(query, "one", "answers", callbacks)
-    assert cache.ask(query, "two", "answers", callbacks) == first
-    assert len(started) == 1
-    assert (project / "two" / "answers.jsonl").read_bytes() == (
-        project / "one" / "answers.jsonl"
-    ).read_bytes()
-    shorter = replace(query, probes=replace(stage.probes, max_tokens=3))
-    cache.ask(shorter, "three", "answers", callbacks)
-    on_a_gpu = AnswerCache(project, settings.artifacts, settings.guard, COMMANDS, Machine((80.0,)))
-    on_a_gpu.ask(query, "four", "answers", callbacks)
-    assert len(started) == 3
-
-
-def test_answers_that_fail_are_not_kept(project: Path) -> None:
-    settings = settings_of(project, {"G": {"data": ["data/one.tsv"]}})
-    stage = settings.stages[0]
-    cache = AnswerCache(project, settings.artifacts, settings.guard, COMMANDS, Machine())
-    query = ProbeQuery(replace(base_weight(settings, project), path="gone.dat"), stage.probes, stage.recipe)
-    with pytest.raises(ProbingError, match=r"gone\.dat") as caught:
-        cache.ask(query, "one", "answers", ProcessCallbacks())
-    assert caught.value.ended.exit_code == ExitCode.BAD_INPUT
-    assert not (project / "artifacts" / "cache").exists()
-
-
-def test_a_bad_answers_file_is_named_with_its_line(tmp_path: Path) -> None:
-    file = tmp_path / "answers.jsonl"
-    file.write_text("{not json\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"answers\.jsonl:1"):
-        read_answers(file)
-    file.write_text('{"file": 3}\n', encoding="utf-8")
-    with pytest.raises(RequestError, match=r"answers\.jsonl:1"):
-        read_answers(file)

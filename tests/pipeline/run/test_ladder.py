@@ -210,32 +210,6 @@ def test_misuse_is_an_error() -> None:
         next_attempt([PastAttempt(RECIPE, Outcome.UNDERFIT)], settings)
 
 
-def test_check_reports_every_problem_with_its_place() -> None:
-    settings = LadderSettings(
-        0,
-        [
-            Rung(Outcome.PASSED, {"lr": 1.0}, "w"),
-            Rung(Outcome.UNDERFIT, {}, " "),
-            Rung(Outcome.COLLAPSED, {"lr": "*half", "step": "*2"}, "w", repeat=True),
-            Rung(Outcome.COLLAPSED, {"data": "*2"}, "w", cause=Cause.NON_FINITE),
-            Rung(Outcome.BROKEN, {"steps": 0.5, "lr": 1, "gradient_checkpointing": 1}, "w"),
-        ],
-    )
-    problems = ladder_problems(settings, RECIPE)
-    starts = [
-        "max_attempts: 0",
-        "rungs[0].after",
-        "rungs[1].change: empty",
-        "rungs[1].why",
-        "rungs[2].repeat",
-    ]
-    starts += ["rungs[2].change.lr: '*half'", "rungs[2].change.step", "rungs[3].change.data"]
-    starts += ["rungs[4].change.steps: 0.5", "rungs[4].change.gradient_checkpointing: 1"]
-    assert len(problems) == len(starts)
-    assert all(fault.startswith(start) for fault, start in zip(problems, starts, strict=True))
-    assert "did you mean 'steps'?" in problems[6]
-
-
 @pytest.mark.parametrize("name", sorted(path.name for path in LADDERS.glob("*.yaml")))
 def test_shipped_ladders_fit_the_request_and_end(name: str) -> None:
     settings = shipped(name)

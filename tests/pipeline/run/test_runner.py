@@ -210,6 +210,19 @@ def test_finished_attempts_are_found_again_and_failed_ones_too(project: Path) ->
     )
 
 
+def test_an_attempt_of_other_code_is_named_and_trained_again(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = go(project, {"G": stage()})
+    assert "other code" not in capsys.readouterr().err
+    monkeypatch.setattr("pipeline.run.content_key.code_key", lambda entry: "another optimizer")
+    again = go(project, {"G": stage()})
+    assert not again.attempts[0].reused and again.end.final_sha256 == first.end.final_sha256
+    folder = first.attempts[0].attempt.folder
+    assert f"by other code, trained again 程式碼已改,重新訓練: {folder}" in capsys.readouterr().err
+    assert go(project, {"G": stage()}).attempts[0].reused
+
+
 def test_reuse_false_trains_again_and_gives_the_same_bytes(project: Path) -> None:
     first, again = go(project, {"G": stage()}), go(project, {"G": stage()}, reuse=False)
     assert not again.attempts[0].reused

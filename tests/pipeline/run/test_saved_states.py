@@ -9,7 +9,7 @@ from pipeline.core.types import Attempt
 from pipeline.ledger.ledger import Ledger
 from pipeline.run import saved_states
 from pipeline.run.stage_request import STATES_NAME
-from stages.contract.checkpoints import checkpoint_path
+from stages.contract.requests import checkpoint_path
 from tests.pipeline.ledger.samples import attempt
 
 

@@ -1,4 +1,4 @@
-"""The request of an attempt: the recipe with places in the attempt's own folder, and a cap below the guard's."""
+"""The request of an attempt: the recipe with places in its own folder, and a cap below the guard's."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ import pytest
 
 from pipeline.config.compose import ROOT
 from pipeline.ledger.journal import Journal
-from pipeline.ledger.schema import State
+from pipeline.ledger.schema import Destination, State
 from stages.contract import ExitCode
 from tests.pipeline.guard.guarded import wait_for
 from tests.pipeline.project import project
@@ -104,7 +104,7 @@ def check_interrupted(project: Path) -> None:
         runs = book.runs()
         assert [run.state for run in runs] == [State.INTERRUPTED]
         assert [row.state for row in book.attempts(runs[0].run_id)] == [State.INTERRUPTED]
-        assert book.pending() == [], "DevLog has it"
+        assert book.pending(Destination.DEVLOG) == [], "DevLog has it"
     text = str(project).encode()
     left = [
         path

@@ -1,6 +1,4 @@
-"""Command templates: words as a shell would split them, values as single arguments, and no shell unless one
-is asked for.
-"""
+"""Command templates: split as a shell would do it, each value one argument, no shell unless asked for."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.contract import TrainRequest
-from stages.contract.command import NUMBERS, expand, placeholders, template_problems
+from stages.contract.command import RECIPE_PLACEHOLDERS, expand, placeholders, template_problems
+from stages.contract.requests import TrainRequest
 
 NASTY = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=12)
 
@@ -49,7 +47,7 @@ def test_numbers_read_as_a_program_wants_them() -> None:
 
 
 def test_every_number_is_a_key_of_the_recipe() -> None:
-    assert set(NUMBERS) <= set(TrainRequest.__dataclass_fields__)
+    assert set(RECIPE_PLACEHOLDERS) <= set(TrainRequest.__dataclass_fields__)
 
 
 @pytest.mark.parametrize(
@@ -61,5 +59,5 @@ def test_every_number_is_a_key_of_the_recipe() -> None:
     ],
 )
 def test_problems_name_the_placeholder(template: str, says: str) -> None:
-    assert [fault for fault in template_problems(template) if says in fault]
+    assert [problem for problem in template_problems(template) if says in problem]
     assert template_problems("x {data} {input} {output} {steps}") == []

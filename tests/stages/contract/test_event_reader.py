@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.contract import Event, EventKind, Phase
 from stages.contract.event_reader import EventReader, read_events
+from stages.contract.events import Event, EventKind, Phase
 
 WHEN = "2026-01-01T00:00:00.000000Z"
 

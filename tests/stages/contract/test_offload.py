@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from stages.contract import DataSource, ExitCode, TrainRequest, offload_problems
-from stages.contract.offload import OFFLOAD_REASONS, UNIFIED_REASON
+from stages.contract.events import ExitCode
+from stages.contract.offload import OFFLOAD_REASONS, UNIFIED_REASON, offload_problems
+from stages.contract.recipe import DataSource
+from stages.contract.requests import TrainRequest
 from stages.contract.serial import dump
 from stages.train.stage import main
 from tests.conftest import TinyModel
@@ -54,6 +56,6 @@ def test_the_stage_refuses_before_anything_is_loaded(
         dump(request(tiny, tmp_path, offload_optimizer=True, offload_gradients=True)), encoding="utf-8"
     )
     assert main([str(file)]) == ExitCode.BAD_INPUT
-    told = capsys.readouterr().err
-    assert "offload_optimizer" in told and "offload_gradients" in told
+    err = capsys.readouterr().err
+    assert "offload_optimizer" in err and "offload_gradients" in err
     assert [path.name for path in tmp_path.iterdir()] == ["request.json"]

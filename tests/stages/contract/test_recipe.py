@@ -1,4 +1,4 @@
-"""The recipe: its marks decide what is hashed, asked and named, so they must be complete."""
+"""The recipe: marks and bounds of its fields, on which content key, probe request and command rely."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import fields, replace
 
 import pytest
 
-from stages.contract.command import NUMBERS
-from stages.contract.fields import Affects, setting_of
+from stages.contract.command import RECIPE_PLACEHOLDERS
+from stages.contract.fields import Affects
 from stages.contract.recipe import ComputeDtype, DataSource, Recipe, resolved_dtype
-from stages.contract.requests import INIT_SETTINGS, ProbeRequest, TrainRequest
+from stages.contract.requests import ProbeRequest
 from stages.contract.serial import dump, load_text
 
 RECIPE = Recipe(data=[DataSource("a.tsv", 2)])
@@ -27,21 +27,13 @@ def test_what_affects_neither_is_only_speed_memory_and_report() -> None:
     assert len(RECIPE.values(*Affects)) == len(fields(Recipe))
 
 
-def test_a_request_is_a_recipe_with_paths() -> None:
-    own = {f.name for f in fields(TrainRequest)} - {f.name for f in fields(Recipe)}
-    assert own == {"model_dir", "input_weight", "output_weight", "events", "result", "checkpoints", "resume"}
-    written = {f.name for f in fields(TrainRequest) if setting_of(f).written}
-    assert written == {"output_weight", "events", "result", "checkpoints"}
-    assert INIT_SETTINGS == ("data", "seed", "scale_rule")
-
-
 def test_a_recipe_comes_back_from_its_text() -> None:
     assert load_text(Recipe, dump(RECIPE), "") == RECIPE
 
 
 def test_every_number_of_a_recipe_may_stand_in_a_command() -> None:
     names = {f.name for f in fields(Recipe) if isinstance(getattr(RECIPE, f.name), (int, float, str))}
-    assert {name for name in names if not name.startswith("offload_")} == set(NUMBERS)
+    assert {name for name in names if not name.startswith("offload_")} == set(RECIPE_PLACEHOLDERS)
 
 
 @pytest.mark.parametrize(

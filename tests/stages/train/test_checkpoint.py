@@ -24,7 +24,7 @@ from stages.contract import (
     StageResult,
     TrainRequest,
 )
-from stages.contract.checkpoints import checkpoint_path, checkpoint_step, newest_checkpoint
+from stages.contract.requests import checkpoint_path, checkpoint_step, newest_checkpoint
 from stages.contract.serial import dump, load_file
 from stages.process.process import StageError
 from stages.train.checkpoint import Checkpoints, TrainProgress, UnusableCheckpointError, restore, save

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from stages.contract.checkpoints import newest_checkpoint
 
 from stages.contract import ComputeDtype, ExitCode, InferencePath, ScaleRule, Template
-from stages.contract.checkpoints import newest_checkpoint
 from stages.contract.signals import StopSignals
 from stages.process.process import Reporter, StageError
 from stages.qwen3.batches import encode_rows
