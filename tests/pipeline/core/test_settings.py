@@ -43,10 +43,6 @@ def test_defaults_are_within_their_bounds(settings: object) -> None:
     assert bound_problems(settings) == []
 
 
-def test_a_limit_in_gb_counts_1024_mib() -> None:
-    assert GuardLimits(1.5).limit_mib == 1536.0
-
-
 @pytest.mark.parametrize(
     ("stop_after", "trainer", "measures"),
     [
@@ -92,5 +88,5 @@ def test_the_module_loads_no_behaviour() -> None:
     """Whoever needs a type loads types only."""
     code = "import sys, pipeline.core.settings; print(*(m for m in sys.modules if m.startswith('pipeline.')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    names = ("core", "core.settings", "core.thresholds", "core.types")
+    names = ("core", "core.guard_limits", "core.settings", "core.thresholds", "core.types")
     assert set(done.stdout.split()) == {f"pipeline.{name}" for name in names}
