@@ -22,7 +22,9 @@ from typing import Any
 import torch
 import transformers
 
-from stages.contract import ComputeDtype, InferencePath, ScaleRule, Template, read_probes
+from stages.contract.recipe import ComputeDtype, ScaleRule, Template
+from stages.contract.requests import InferencePath
+from stages.contract.rows import read_probes
 from stages.inference.generate import GenerationConfig, generate
 from stages.qwen3.config import read_config
 from stages.qwen3.model import Qwen3

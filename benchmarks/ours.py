@@ -13,15 +13,8 @@ from typing import Any
 
 import torch
 
-from stages.contract import (
-    ComputeDtype,
-    DataSource,
-    OptimizerStateMode,
-    Rounding,
-    ScaleRule,
-    Schedule,
-    TrainRequest,
-)
+from stages.contract.recipe import ComputeDtype, DataSource, OptimizerStateMode, Rounding, ScaleRule, Schedule
+from stages.contract.requests import TrainRequest
 from stages.engine.engine import Engine
 from stages.optim.adamw import AdamWSettings
 from stages.optim.factory import make_optimizer

@@ -27,7 +27,7 @@ import torch
 
 from benchmarks.dat import specs
 from benchmarks.ours import SHAPE_4B, build, random_batch, request_of
-from stages.contract import (
+from stages.contract.recipe import (
     DataSource,
     OptimizerStateMode,
     Overflow,
@@ -35,8 +35,8 @@ from stages.contract import (
     ScaleRule,
     Schedule,
     Template,
-    TrainRequest,
 )
+from stages.contract.requests import TrainRequest
 from stages.contract.serial import dump
 from stages.engine.engine import Engine
 from stages.memory.limits import padded_length

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from pipeline.config.compose import CONF, ROOT, checked, plain, relaxed
 from pipeline.core.settings import Settings, SettingsError
-from stages.contract import ExitCode
+from stages.contract.events import ExitCode
 
 _ERROR_SWITCH = "HYDRA_FULL_ERROR"
 """Environment variable: Hydra raises its errors instead of ending the process; the user's wish for all of

@@ -51,7 +51,8 @@ class TinyModel:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyModel:
     """A two-layer model with a tokenizer of 300 tokens, on disk."""
-    from stages.contract import DataSource, InitRequest
+    from stages.contract.recipe import DataSource
+    from stages.contract.requests import InitRequest
     from stages.train.init import init
 
     folder = tmp_path_factory.mktemp("tiny")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.contract import ExitCode
+from stages.contract.events import ExitCode
 from stages.contract.serial import dump
 from stages.train.stage import main
 from tests.conftest import TinyModel

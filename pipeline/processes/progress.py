@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from typing import Any, TextIO, cast
 
-from stages.contract import Event, EventKind
+from stages.contract.events import Event, EventKind
 
 
 class TolerantStream:

@@ -17,9 +17,10 @@ from pipeline.core.environment import child_environment
 from pipeline.core.guard_limits import GuardLimits
 from pipeline.guard.options import child_options, guard_command
 from pipeline.guard.report import GuardReport
-from stages.contract import WRITE_ROOT, Event, ExitCode, RequestError, StageResult
 from stages.contract.event_reader import EventReader
-from stages.contract.serial import dump, load_file
+from stages.contract.events import Event, ExitCode, StageResult
+from stages.contract.requests import WRITE_ROOT
+from stages.contract.serial import RequestError, dump, load_file
 from stages.contract.signals import StopSignals
 
 POLL_SECS = 0.02

@@ -31,7 +31,7 @@ from pipeline.run import saved_states, weight_store
 from pipeline.run.attempt_files import AttemptStart
 from pipeline.run.content_key import content_key
 from pipeline.run.stage_request import WEIGHT_NAME, attempt_folder
-from stages.contract import Answer, ExitCode
+from stages.contract.events import Answer, ExitCode
 from stages.contract.signals import StopSignals
 
 _MADE_ANEW = (Outcome.BROKEN, Outcome.OVER_LIMIT, Outcome.MEASURED)

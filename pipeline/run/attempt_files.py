@@ -18,8 +18,8 @@ from pipeline.ledger.step_plot import STEPS_NAME, plot_steps
 from pipeline.ledger.trace_report import phases_report, plot_trace
 from pipeline.processes.stage_process import Job, ProcessResult, StageCommands, write_request
 from pipeline.run.stage_request import stage_job, stage_request
-from stages.contract import EventKind
 from stages.contract.event_reader import read_events
+from stages.contract.events import EventKind
 from stages.contract.recipe import Recipe
 from stages.contract.serial import dump
 

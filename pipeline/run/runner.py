@@ -24,7 +24,7 @@ from pipeline.run.attempt import (
 from pipeline.run.attempt_files import AttemptStart
 from pipeline.run.ladder import LadderExhausted, PastAttempt, next_attempt
 from pipeline.run.plan import base_weight
-from stages.contract import Answer, ExitCode
+from stages.contract.events import Answer, ExitCode
 
 NO_RETRY = (ExitCode.BAD_INPUT, ExitCode.DISAGREE, ExitCode.NO_SPACE)
 """Exit codes of a stage that no change of a recipe can cure."""

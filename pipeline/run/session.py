@@ -24,7 +24,7 @@ from pipeline.processes.stage_process import StageCommands
 from pipeline.run.attempt import RunContext
 from pipeline.run.plan import memory_need
 from pipeline.run.runner import Runner, RunResult, new_run_id
-from stages.contract import WRITE_ROOT
+from stages.contract.requests import WRITE_ROOT
 from stages.contract.signals import StopSignals
 
 LEFTOVER_SECS = 20.0

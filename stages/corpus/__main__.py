@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from stages.contract import ExitCode
+from stages.contract.events import ExitCode
 from stages.corpus import corpus, experiments, probes
 from stages.corpus.examples import Example
 

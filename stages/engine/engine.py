@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import torch
 
-from stages.contract import TrainRequest
+from stages.contract.requests import TrainRequest
 from stages.engine import ops
 from stages.engine.graph import GraphRunner, StepInputs
 from stages.engine.head import ChunkedHead, chunk_names

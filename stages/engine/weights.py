@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
-from stages.contract import ScaleRule
+from stages.contract.recipe import ScaleRule
 from stages.engine import ops
 from stages.engine.streams import GradientBuffer, WeightPrefetcher
 from stages.nvfp4.codec import BLOCK, ScaleFormat

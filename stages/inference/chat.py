@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
-from stages.contract import ComputeDtype, ExitCode, InferencePath, ScaleRule, Template
+from stages.contract.events import ExitCode
+from stages.contract.recipe import ComputeDtype, ScaleRule, Template
+from stages.contract.requests import InferencePath
 from stages.inference.chat_session import ChatSession, ContextError, Turn
 from stages.inference.generate import GenerationConfig
 from stages.process.errors import InputError

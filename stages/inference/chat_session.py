@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from stages.contract import Finish
+from stages.contract.events import Finish
 from stages.inference.generate import GenerationConfig, sample_tokens
 from stages.qwen3.kv_cache import KVCache
 from stages.qwen3.model import Qwen3

@@ -12,7 +12,7 @@ from itertools import takewhile
 import torch
 from torch.nn import functional as F
 
-from stages.contract import Finish
+from stages.contract.events import Finish
 from stages.qwen3.kv_cache import KVCache
 from stages.qwen3.model import Qwen3
 

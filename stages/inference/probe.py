@@ -7,17 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-from stages.contract import (
-    Answer,
-    ExitCode,
-    InferencePath,
-    Phase,
-    Probe,
-    ProbeRequest,
-    StageResult,
-    read_probes,
-)
-from stages.contract.rows import RowFileError
+from stages.contract.events import Answer, ExitCode, Phase, StageResult
+from stages.contract.requests import InferencePath, ProbeRequest
+from stages.contract.rows import Probe, RowFileError, read_probes
 from stages.contract.serial import to_jsonable
 from stages.inference.generate import GenerationConfig, generate
 from stages.process.files import require_new, write_new_text

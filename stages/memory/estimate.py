@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from stages.contract import ComputeDtype, LossKind, OptimizerStateMode, Rounding
+from stages.contract.recipe import ComputeDtype, LossKind, OptimizerStateMode, Rounding
 from stages.memory.model import GIB, Estimate, Options, Shape, TrainingPath, estimate, read_shape
 from stages.weights.dat_index import read_index
 

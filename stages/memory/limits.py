@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from stages.contract import LossKind, OptimizerStateMode
+from stages.contract.recipe import LossKind, OptimizerStateMode
 
 NVFP4_BLOCK = 16
 """Columns of a weight that share a scale; `stages.nvfp4.codec.BLOCK`."""

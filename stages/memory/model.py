@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from stages.contract import ComputeDtype, LossKind, OptimizerStateMode, Rounding
+from stages.contract.recipe import ComputeDtype, LossKind, OptimizerStateMode, Rounding
 from stages.memory import limits
 
 GIB = 2**30

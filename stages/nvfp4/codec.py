@@ -42,7 +42,7 @@ from enum import Enum
 
 import torch
 
-from stages.contract import ScaleRule
+from stages.contract.recipe import ScaleRule
 
 BLOCK = 16
 E2M1_VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)

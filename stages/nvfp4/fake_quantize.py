@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from stages.contract import ScaleRule
+from stages.contract.recipe import ScaleRule
 from stages.nvfp4.codec import ScaleFormat, check_shape, fake_quantize_reference
 
 

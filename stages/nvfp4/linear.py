@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from stages.contract import ScaleRule
+from stages.contract.recipe import ScaleRule
 from stages.nvfp4.codec import ScaleFormat
 from stages.nvfp4.fake_quantize import fake_quantize
 

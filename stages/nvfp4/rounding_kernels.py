@@ -22,7 +22,7 @@ import torch
 import triton
 import triton.language as tl
 
-from stages.contract import ScaleRule
+from stages.contract.recipe import ScaleRule
 from stages.nvfp4.codec import BLOCK
 
 _BLOCKS = 128  # in one program: one for each thread of 4 warps

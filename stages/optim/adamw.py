@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from stages.contract import OptimizerStateMode, Rounding
+from stages.contract.recipe import OptimizerStateMode, Rounding
 from stages.optim.noise import key_of, random_bits
 from stages.optim.states import STATE_BLOCK, State8, State32
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from stages.contract import OptimizerStateMode
+from stages.contract.recipe import OptimizerStateMode
 from stages.optim.adamw import AdamW, AdamWSettings
 from stages.optim.clip import RunningClip
 

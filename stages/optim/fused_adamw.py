@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from stages.contract import Rounding
+from stages.contract.recipe import Rounding
 from stages.optim import adamw_kernels
 from stages.optim.adamw import AdamWSettings
 from stages.optim.noise import hash32

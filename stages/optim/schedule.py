@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from stages.contract import Schedule, TrainRequest
+from stages.contract.recipe import Schedule
+from stages.contract.requests import TrainRequest
 
 
 def schedule_factor(step: int, request: TrainRequest) -> float:

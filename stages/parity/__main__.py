@@ -11,7 +11,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from stages.contract import ComputeDtype, ExitCode, InferencePath, ScaleRule, Template
+from stages.contract.events import ExitCode
+from stages.contract.recipe import ComputeDtype, ScaleRule, Template
+from stages.contract.requests import InferencePath
 from stages.parity import table as parity_table
 from stages.parity.check import check_parity
 from stages.process.errors import InputError

@@ -16,20 +16,12 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
-from stages.contract import (
-    WRITE_ROOT,
-    Event,
-    EventKind,
-    ExitCode,
-    Phase,
-    RequestError,
-    RowFileError,
-    StageResult,
-)
 from stages.contract.clock import utc_now
+from stages.contract.events import Event, EventKind, ExitCode, Phase, StageResult
 from stages.contract.fields import setting_of
-from stages.contract.requests import ExternalRequest
-from stages.contract.serial import dump, load_file
+from stages.contract.requests import WRITE_ROOT, ExternalRequest
+from stages.contract.rows import RowFileError
+from stages.contract.serial import RequestError, dump, load_file
 from stages.process.errors import InputError
 from stages.process.files import NoSpaceError, OutputExistsError, require_new, write_new_text
 from stages.process.memory_cap import failed_allocation

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from stages.contract import DataSource, Overflow, RowFileError, Sampling, read_rows
+from stages.contract.recipe import DataSource, Overflow, Sampling
+from stages.contract.rows import RowFileError, read_rows
 from stages.qwen3.template import ChatTokenizer
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from stages.contract import ScaleRule
+from stages.contract.recipe import ScaleRule
 from stages.nvfp4.linear import Linear
 from stages.qwen3.config import Qwen3Config
 from stages.qwen3.kv_cache import KVCache, LayerCache

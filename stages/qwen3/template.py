@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from stages.contract import Template
+from stages.contract.recipe import Template
 from stages.qwen3.config import ConfigError, Qwen3Config
 
 END_OF_TURN = "<|im_end|>"

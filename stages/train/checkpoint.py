@@ -16,9 +16,9 @@ from pathlib import Path
 
 import torch
 
-from stages.contract import ExitCode, TrainRequest
+from stages.contract.events import ExitCode
 from stages.contract.fields import Affects
-from stages.contract.requests import checkpoint_path, newest_checkpoint
+from stages.contract.requests import TrainRequest, checkpoint_path, newest_checkpoint
 from stages.contract.serial import to_jsonable
 from stages.process.files import Buffer, NoSpaceError, sha256_of
 from stages.process.process import Reporter, StageError

@@ -17,8 +17,10 @@ from pathlib import Path
 
 import torch
 
-from stages.contract import ExitCode, ExternalRequest, Phase, StageResult, TrainRequest, read_rows
 from stages.contract.command import RECIPE_PLACEHOLDERS, expand
+from stages.contract.events import ExitCode, Phase, StageResult
+from stages.contract.requests import ExternalRequest, TrainRequest
+from stages.contract.rows import read_rows
 from stages.contract.signals import StopSignals
 from stages.process.files import publish, require_new, require_space, sha256_of, write_new_text
 from stages.process.process import Reporter, StageError, run_process, versions

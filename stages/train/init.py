@@ -7,8 +7,10 @@ from pathlib import Path
 
 import torch
 
-from stages.contract import InitRequest, Phase, ScaleRule, StageResult, read_rows
-from stages.contract.rows import RowFileError
+from stages.contract.events import Phase, StageResult
+from stages.contract.recipe import ScaleRule
+from stages.contract.requests import InitRequest
+from stages.contract.rows import RowFileError, read_rows
 from stages.nvfp4.codec import encode
 from stages.process.files import require_new, write_new_text
 from stages.process.process import Reporter, make_deterministic, run_process, versions

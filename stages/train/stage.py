@@ -14,7 +14,9 @@ from pathlib import Path
 
 import torch
 
-from stages.contract import ExitCode, InferencePath, Phase, Rounding, StageResult, TrainRequest
+from stages.contract.events import ExitCode, Phase, StageResult
+from stages.contract.recipe import Rounding
+from stages.contract.requests import InferencePath, TrainRequest
 from stages.contract.signals import StopSignals
 from stages.optim.schedule import unmatched_groups
 from stages.parity import table as parity_table

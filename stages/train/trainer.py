@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 import torch
 from torch.nn import functional as F
 
-from stages.contract import ExitCode, LossKind, Phase, TrainRequest
+from stages.contract.events import ExitCode, Phase
+from stages.contract.recipe import LossKind
+from stages.contract.requests import TrainRequest
 from stages.contract.signals import StopSignals
 from stages.engine.engine import Engine, plain_path_reason
 from stages.optim.adamw import AdamWSettings

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
-from stages.contract import ScaleRule
+from stages.contract.recipe import ScaleRule
 from stages.nvfp4.codec import BLOCK, E4M3_LARGEST, Bundle, ScaleFormat, decode, encode
 from stages.weights.dat import DatFile, EntryToWrite, Payload, tensor_bytes
 from stages.weights.dat_index import DatError, ElemType, Entry, Spec

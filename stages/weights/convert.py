@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from stages.contract import ExitCode, ScaleRule
+from stages.contract.events import ExitCode
+from stages.contract.recipe import ScaleRule
 from stages.process.errors import InputError
 from stages.process.files import NoSpaceError
 from stages.weights.dat_to_hf import to_hf

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from stages.contract import ExitCode
+from stages.contract.events import ExitCode
 from stages.nvfp4.codec import BLOCK
 from stages.process.errors import InputError
 from stages.qwen3.config import read_config

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from stages.contract import ScaleRule
+from stages.contract.recipe import ScaleRule
 from stages.nvfp4.codec import Bundle, encode_onto
 from stages.weights.bundles import QDATA, SCALE, bundle_payloads, read_bundle
 from stages.weights.dat import DatFile, Payload, WrittenFile, rewrite, tensor_bytes

@@ -17,7 +17,7 @@ from typing import TextIO
 
 import torch
 
-from stages.contract import ScaleRule
+from stages.contract.recipe import ScaleRule
 from stages.nvfp4.codec import Bundle, encode
 from stages.qwen3.config import Qwen3Config, read_config
 from stages.weights.bundles import bundle_entries, encode_two_level, tensor_scale

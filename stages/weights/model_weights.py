@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from stages.contract import ComputeDtype, InferencePath, ScaleRule
-from stages.contract.recipe import resolved_dtype
+from stages.contract.recipe import ComputeDtype, ScaleRule, resolved_dtype
+from stages.contract.requests import InferencePath
 from stages.nvfp4.codec import ScaleFormat
 from stages.nvfp4.linear import Linear
 from stages.process.errors import InputProblems

@@ -47,7 +47,8 @@ def train(arguments: list[str]) -> int:
 
 def really(options: argparse.Namespace) -> int:
     """Trains by the project's own stage, under names of its own."""
-    from stages.contract import ComputeDtype, DataSource, Schedule, TrainRequest
+    from stages.contract.recipe import ComputeDtype, DataSource, Schedule
+    from stages.contract.requests import TrainRequest
     from stages.contract.serial import dump
     from stages.train.stage import main as stage
 
@@ -78,7 +79,9 @@ def really(options: argparse.Namespace) -> int:
 
 
 def answer(path: str) -> int:
-    from stages.contract import Answer, Finish, ProbeRequest, StageResult, read_probes
+    from stages.contract.events import Answer, Finish, StageResult
+    from stages.contract.requests import ProbeRequest
+    from stages.contract.rows import read_probes
     from stages.contract.serial import dump, load_file, to_jsonable
 
     request = load_file(ProbeRequest, Path(path))

@@ -15,21 +15,9 @@ import sys
 import time
 from pathlib import Path
 
-from stages.contract import (
-    Answer,
-    Event,
-    EventKind,
-    ExitCode,
-    Finish,
-    InitRequest,
-    Phase,
-    ProbeKind,
-    ProbeRequest,
-    StageResult,
-    TrainRequest,
-    read_probes,
-    read_rows,
-)
+from stages.contract.events import Answer, Event, EventKind, ExitCode, Finish, Phase, StageResult
+from stages.contract.requests import InitRequest, ProbeRequest, TrainRequest
+from stages.contract.rows import ProbeKind, read_probes, read_rows
 from stages.contract.serial import dump, load_file, to_jsonable
 
 stop = []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.guard.report import GuardReport, Reason
-from stages.contract import ExitCode
+from stages.contract.events import ExitCode
 from tests.pipeline.guard.guarded import SIGN_IN, Guarded, fake_smi, folder, python
 from tests.pipeline.project import project
 from tests.pipeline.run.test_runner import go, stage

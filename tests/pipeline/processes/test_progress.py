@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from pipeline.processes.progress import Progress, TolerantStream
-from stages.contract import Event, EventKind
+from stages.contract.events import Event, EventKind
 
 WHEN = "2026-01-01T00:00:00.000000Z"
 

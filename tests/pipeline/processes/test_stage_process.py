@@ -19,7 +19,7 @@ from pipeline.processes.stage_process import (
     last_memory,
     run_guarded,
 )
-from stages.contract import Event, EventKind, ExitCode
+from stages.contract.events import Event, EventKind, ExitCode
 from stages.contract.signals import StopSignals
 
 LIMITS = GuardLimits(

@@ -15,7 +15,7 @@ from pipeline.ledger.ledger import Ledger
 from pipeline.processes.progress import Progress
 from pipeline.run.attempt import AttemptResult, AttemptStart, RunContext, carry_out, outcome_of, prepare
 from pipeline.run.plan import base_weight
-from stages.contract import ExitCode
+from stages.contract.events import ExitCode
 from stages.contract.signals import StopSignals
 from tests.pipeline.project import COMMANDS, project, settings_of
 

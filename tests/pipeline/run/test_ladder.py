@@ -14,8 +14,7 @@ from pipeline.core.recipe_change import changes_between
 from pipeline.core.settings import Cause, LadderSettings, Rung
 from pipeline.core.types import Change, Outcome, StartFrom
 from pipeline.run.ladder import LadderExhausted, NextAttempt, PastAttempt, next_attempt
-from stages.contract import DataSource
-from stages.contract.recipe import Recipe
+from stages.contract.recipe import DataSource, Recipe
 from stages.contract.serial import load
 
 LADDERS = Path(__file__).parents[3] / "conf" / "ladder"

@@ -23,7 +23,7 @@ from pipeline.ledger.schema import State
 from pipeline.processes.stage_process import StageCommands
 from pipeline.run.runner import RunResult
 from pipeline.run.session import run
-from stages.contract import ExitCode
+from stages.contract.events import ExitCode
 from tests.conftest import TinyModel
 from tests.pipeline.project import project, settings_of
 from tests.pipeline.run.test_trainer import OUTSIDER

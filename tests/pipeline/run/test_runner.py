@@ -20,7 +20,7 @@ from pipeline.core.settings import SettingsError
 from pipeline.core.types import Outcome, StartFrom
 from pipeline.run.runner import RunResult
 from pipeline.run.session import SessionError, run
-from stages.contract import ExitCode
+from stages.contract.events import ExitCode
 from tests.pipeline.project import COMMANDS, project, settings_of
 
 __all__ = ["project"]

@@ -21,7 +21,8 @@ from pipeline.ledger.journal import Journal
 from pipeline.ledger.schema import State
 from pipeline.run import session
 from pipeline.run.session import SessionError, run
-from stages.contract import WRITE_ROOT, ExitCode
+from stages.contract.events import ExitCode
+from stages.contract.requests import WRITE_ROOT
 from tests.pipeline import standin
 from tests.pipeline.guard.guarded import alive, wait_for
 from tests.pipeline.project import COMMANDS, project, settings_of

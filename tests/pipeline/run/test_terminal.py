@@ -22,7 +22,7 @@ import pytest
 from pipeline.config.compose import ROOT
 from pipeline.ledger.journal import Journal
 from pipeline.ledger.schema import Destination, State
-from stages.contract import ExitCode
+from stages.contract.events import ExitCode
 from tests.pipeline.guard.guarded import wait_for
 from tests.pipeline.project import project
 from tests.pipeline.run.test_runner import go, stage

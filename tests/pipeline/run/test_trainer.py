@@ -26,7 +26,7 @@ from pipeline.run.content_key import content_key
 from pipeline.run.plan import base_weight, describe
 from pipeline.run.runner import RunResult
 from pipeline.run.session import run
-from stages.contract import ExitCode
+from stages.contract.events import ExitCode
 from stages.weights.dat import DatFile
 from tests.conftest import TinyModel
 from tests.pipeline.project import project, settings_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.contract import read_probes, read_rows
+from stages.contract.rows import read_probes, read_rows
 from stages.corpus import corpus
 from stages.corpus.__main__ import main
 from stages.corpus.examples import Language, prompt_key

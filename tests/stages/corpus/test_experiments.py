@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.contract import read_rows
+from stages.contract.rows import read_rows
 from stages.corpus import corpus, experiments
 from stages.corpus.examples import Language
 from stages.corpus.phrases.identity import NEW_IDENTITY

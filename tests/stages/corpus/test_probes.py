@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.contract import Probe, ProbeKind, read_probes
+from stages.contract.rows import Probe, ProbeKind, read_probes
 from stages.corpus import corpus
 from stages.corpus.examples import Language
 from stages.corpus.phrases.identity import NEW_IDENTITY

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stages.contract import LossKind, OptimizerStateMode, Rounding
+from stages.contract.recipe import LossKind, OptimizerStateMode, Rounding
 from stages.engine.engine import Engine, largest_weight, plain_path_reason
 from stages.engine.head import chunk_names
 from stages.optim.adamw import AdamW, AdamWSettings

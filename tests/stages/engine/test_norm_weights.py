@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stages.contract import OptimizerStateMode, Rounding
+from stages.contract.recipe import OptimizerStateMode, Rounding
 from stages.engine.norm_weights import NormWeights
 from stages.engine.streams import SideStream
 from stages.optim.adamw import AdamW, AdamWSettings

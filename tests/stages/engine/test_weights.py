@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from stages.contract import ScaleRule
+from stages.contract.recipe import ScaleRule
 from stages.engine.streams import GradientBuffer, SideStream, WeightPrefetcher
 from stages.engine.weights import FusedProjection, QuantizedWeight
 from stages.nvfp4.codec import ScaleFormat

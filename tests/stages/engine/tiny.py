@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from stages.contract import DataSource, OptimizerStateMode, Rounding, ScaleRule, TrainRequest
+from stages.contract.recipe import DataSource, OptimizerStateMode, Rounding, ScaleRule
+from stages.contract.requests import TrainRequest
 from stages.optim.adamw import AdamW, AdamWSettings
 from stages.optim.clip import RunningClip
 from stages.optim.schedule import group_lr_factor

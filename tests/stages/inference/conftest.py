@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stages.contract import ComputeDtype, InferencePath, ScaleRule
+from stages.contract.recipe import ComputeDtype, ScaleRule
+from stages.contract.requests import InferencePath
 from stages.qwen3.config import read_config
 from stages.qwen3.model import Qwen3
 from stages.weights.dat import DatFile

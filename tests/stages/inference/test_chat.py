@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from stages.contract import ExitCode
+from stages.contract.events import ExitCode
 from stages.inference.chat import main
 from tests.conftest import TinyModel
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from stages.contract import Finish, Template
+from stages.contract.events import Finish
+from stages.contract.recipe import Template
 from stages.inference.chat_session import ChatSession, ContextError
 from stages.inference.generate import GenerationConfig
 from stages.qwen3.config import read_config

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stages.contract import Finish
+from stages.contract.events import Finish
 from stages.inference.generate import GenerationConfig, generate, sample_tokens
 from stages.qwen3.model import Qwen3
 from tests.stages.inference.conftest import greedy_without_cache, until_stop

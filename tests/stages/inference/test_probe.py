@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from stages.contract import ExitCode, ProbeRequest, StageResult
+from stages.contract.events import ExitCode, StageResult
+from stages.contract.requests import ProbeRequest
 from stages.contract.serial import dump, load_file
 from stages.inference.probe import main
 from tests.conftest import TinyModel

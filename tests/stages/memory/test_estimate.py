@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.contract import OptimizerStateMode
+from stages.contract.recipe import OptimizerStateMode
 from stages.memory.estimate import fitting, main
 from stages.memory.model import GIB, Options, Shape, TrainingPath, estimate
 from tests.conftest import TinyModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stages.contract import LossKind, OptimizerStateMode
+from stages.contract.recipe import LossKind, OptimizerStateMode
 from stages.engine import graph, head, ops, streams
 from stages.memory import limits
 from stages.memory.model import Options, Shape, estimate

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from stages.contract import DataSource, InferencePath, LossKind, OptimizerStateMode, Overflow, TrainRequest
+from stages.contract.recipe import DataSource, LossKind, OptimizerStateMode, Overflow
+from stages.contract.requests import InferencePath, TrainRequest
 from stages.contract.serial import dump
 from stages.engine.engine import plain_path_reason
 from stages.memory.model import GIB, Options, Shape, TrainingPath, estimate, read_shape

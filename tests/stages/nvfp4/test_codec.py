@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stages.contract import ScaleRule
+from stages.contract.recipe import ScaleRule
 from stages.nvfp4 import codec
 from stages.nvfp4.codec import (
     E2M1_VALUES,

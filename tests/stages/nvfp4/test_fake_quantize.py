@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stages.contract import ScaleRule
+from stages.contract.recipe import ScaleRule
 from stages.nvfp4.codec import ScaleFormat, decode, encode, fake_quantize_reference
 from stages.nvfp4.fake_quantize import fake_quantize, has_kernel
 

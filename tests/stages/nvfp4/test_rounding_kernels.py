@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stages.contract import ScaleRule
+from stages.contract.recipe import ScaleRule
 from stages.nvfp4.codec import encode, round_e2m1
 from stages.nvfp4.fake_quantize import fake_quantize
 from tests.stages.kernel_launches import check_launches

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stages.contract import OptimizerStateMode, Rounding, ScaleRule
+from stages.contract.recipe import OptimizerStateMode, Rounding, ScaleRule
 from stages.nvfp4.fake_quantize import fake_quantize
 from stages.optim.adamw import AdamW, AdamWSettings, round_master
 from stages.optim.noise import random_bits

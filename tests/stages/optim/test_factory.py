@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from stages.contract import OptimizerStateMode, Rounding
+from stages.contract.recipe import OptimizerStateMode, Rounding
 from stages.optim.adamw import AdamW, AdamWSettings
 from stages.optim.clip import RunningClip
 from stages.optim.factory import make_clip, make_optimizer

@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from stages.contract import OptimizerStateMode, Rounding
+from stages.contract.recipe import OptimizerStateMode, Rounding
 from stages.optim.adamw import AdamW, AdamWSettings
 from stages.optim.factory import make_optimizer
 from stages.optim.states import UPDATE_CHUNK

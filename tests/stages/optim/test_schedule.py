@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from stages.contract import Schedule
+from stages.contract.recipe import Schedule
 from stages.optim.schedule import group_lr_factor, schedule_factor, unmatched_groups
 from tests.stages.engine.tiny import request_of
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages.contract import ComputeDtype, InferencePath, ScaleRule, Template
+from stages.contract.recipe import ComputeDtype, ScaleRule, Template
+from stages.contract.requests import InferencePath
 from stages.nvfp4.codec import Bundle, decode
 from stages.nvfp4.linear import Linear
 from stages.parity.check import Parity, check_parity

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from stages.contract import DataSource, ExitCode, Template, TrainRequest
+from stages.contract.events import ExitCode
+from stages.contract.recipe import DataSource, Template
+from stages.contract.requests import TrainRequest
 from stages.parity.__main__ import main
 from stages.parity.check import ActivationStats, Comparison, Parity, Token
 from stages.parity.table import as_json, summary, text, write_beside

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages.contract import ExitCode, StageResult
+from stages.contract.events import ExitCode, StageResult
 from stages.contract.serial import dump, load_file
 from stages.process.memory_cap import failed_allocation
 from tests.conftest import TinyModel

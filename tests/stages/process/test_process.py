@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.contract import WRITE_ROOT, ExitCode, ExternalRequest, ProbeRequest, StageResult
+from stages.contract.events import ExitCode, StageResult
+from stages.contract.requests import WRITE_ROOT, ExternalRequest, ProbeRequest
 from stages.contract.serial import dump, load_file
 from stages.process.process import write_root_problems
 from stages.train.stage import main

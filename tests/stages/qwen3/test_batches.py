@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages.contract import DataSource, Overflow, RowFileError, Sampling, Template
+from stages.contract.recipe import DataSource, Overflow, Sampling, Template
+from stages.contract.rows import RowFileError
 from stages.qwen3.batches import collate, encode_rows, row_order
 from stages.qwen3.config import read_config
 from stages.qwen3.template import ChatTokenizer, load_tokenizer

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.contract import Template
+from stages.contract.recipe import Template
 from stages.qwen3.config import ConfigError, Qwen3Config, read_config
 from stages.qwen3.template import load_tokenizer, prompt_text
 from tests.conftest import TinyModel

@@ -15,16 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from stages.contract import (
-    ComputeDtype,
-    ExitCode,
-    OptimizerStateMode,
-    Rounding,
-    Sampling,
-    StageResult,
-    TrainRequest,
-)
-from stages.contract.requests import checkpoint_path, checkpoint_step, newest_checkpoint
+from stages.contract.events import ExitCode, StageResult
+from stages.contract.recipe import ComputeDtype, OptimizerStateMode, Rounding, Sampling
+from stages.contract.requests import TrainRequest, checkpoint_path, checkpoint_step, newest_checkpoint
 from stages.contract.serial import dump, load_file
 from stages.process.process import StageError
 from stages.train.checkpoint import Checkpoints, TrainProgress, UnusableCheckpointError, restore, save

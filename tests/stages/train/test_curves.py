@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages.contract import ComputeDtype, DataSource, OptimizerStateMode, Rounding, TrainRequest
+from stages.contract.recipe import ComputeDtype, DataSource, OptimizerStateMode, Rounding
+from stages.contract.requests import TrainRequest
 from stages.contract.serial import dump
 from tests.recipes import PLAIN
 

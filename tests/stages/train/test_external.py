@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from stages.contract import DataSource, ExitCode, ExternalRequest, StageResult
+from stages.contract.events import ExitCode, StageResult
+from stages.contract.recipe import DataSource
+from stages.contract.requests import ExternalRequest
 from stages.contract.serial import dump, load_file
 from stages.train.external import main
 from stages.weights.dat import DatFile, write_dat

@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages.contract import DataSource, ExitCode, InitRequest, RowFileError, StageResult
+from stages.contract.events import ExitCode, StageResult
+from stages.contract.recipe import DataSource
+from stages.contract.requests import InitRequest
+from stages.contract.rows import RowFileError
 from stages.contract.serial import dump, load_file
 from stages.process.files import OutputExistsError
 from stages.train.init import init, main

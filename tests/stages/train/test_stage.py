@@ -18,20 +18,9 @@ from typing import Any
 import pytest
 import torch
 
-from stages.contract import (
-    ComputeDtype,
-    DataSource,
-    ExitCode,
-    InferencePath,
-    OptimizerStateMode,
-    Phase,
-    ProbeRequest,
-    Rounding,
-    Sampling,
-    Schedule,
-    StageResult,
-    TrainRequest,
-)
+from stages.contract.events import ExitCode, Phase, StageResult
+from stages.contract.recipe import ComputeDtype, DataSource, OptimizerStateMode, Rounding, Sampling, Schedule
+from stages.contract.requests import InferencePath, ProbeRequest, TrainRequest
 from stages.contract.serial import dump, load_file
 from stages.inference.probe import main as probe_main
 from stages.optim.schedule import group_lr_factor, schedule_factor

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from stages.contract.checkpoints import newest_checkpoint
 
-from stages.contract import ComputeDtype, ExitCode, InferencePath, ScaleRule, Template
+from stages.contract.events import ExitCode
+from stages.contract.recipe import ComputeDtype, ScaleRule, Template
+from stages.contract.requests import InferencePath, newest_checkpoint
 from stages.contract.signals import StopSignals
 from stages.process.process import Reporter, StageError
 from stages.qwen3.batches import encode_rows

@@ -9,7 +9,7 @@ import torch
 from transformers import Qwen3Config as PeerConfig
 from transformers import Qwen3ForCausalLM
 
-from stages.contract import InferencePath
+from stages.contract.requests import InferencePath
 from stages.qwen3.config import read_config
 from stages.weights.dat import DatFile
 from stages.weights.model_weights import load_model

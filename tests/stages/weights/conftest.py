@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages.contract import ComputeDtype, ScaleRule
+from stages.contract.recipe import ComputeDtype, ScaleRule
 from stages.nvfp4.codec import encode
 from stages.qwen3.config import Qwen3Config, read_config
 from stages.weights.bundles import SCALE_FORMATS

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages.contract import InferencePath, ScaleRule
+from stages.contract.recipe import ScaleRule
+from stages.contract.requests import InferencePath
 from stages.nvfp4.codec import Bundle, decode, encode
 from stages.qwen3.config import read_config
 from stages.weights.bundles import (

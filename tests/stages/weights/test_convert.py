@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages.contract import ExitCode
+from stages.contract.events import ExitCode
 from stages.process.files import NoSpaceError
 from stages.weights import dat_to_hf
 from stages.weights.convert import main

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import Qwen3ForCausalLM
 
-from stages.contract import ScaleRule
+from stages.contract.recipe import ScaleRule
 from stages.nvfp4.fake_quantize import fake_quantize
 from stages.process.files import OutputExistsError
 from stages.weights.dat_to_hf import to_hf

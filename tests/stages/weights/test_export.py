@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages.contract import InferencePath, ScaleRule
+from stages.contract.recipe import ScaleRule
+from stages.contract.requests import InferencePath
 from stages.qwen3.config import Qwen3Config
 from stages.weights.dat import DatFile, write_dat
 from stages.weights.dat_index import ElemType

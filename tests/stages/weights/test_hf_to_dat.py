@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Qwen3Config as PeerConfig
 from transformers import Qwen3ForCausalLM
 
-from stages.contract import InferencePath
+from stages.contract.requests import InferencePath
 from stages.process.files import OutputExistsError
 from stages.qwen3.config import read_config
 from stages.weights.dat import DatFile

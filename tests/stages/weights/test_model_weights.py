@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from stages.contract import InferencePath
+from stages.contract.requests import InferencePath
 from stages.qwen3.config import Qwen3Config, read_config
 from stages.weights.dat import DatFile
 from stages.weights.model_weights import EMBEDDING, WeightError, layout_of, load_model, parameter_shapes
