@@ -236,6 +236,7 @@ class BackgroundSync:
             last = self._finish.is_set()
             if last or time.monotonic() >= next_try:
                 try:
+                    client.connect()  # the import takes longer than the first thing to send does to come
                     if worker is None:
                         journal = Journal(artifacts / JOURNAL_NAME, root)
                         worker = Sync(journal, root, artifacts, client, settings)
