@@ -40,7 +40,7 @@ class RunResult:
 
 
 @dataclass(frozen=True)
-class StageResult:
+class StageOutcome:
     """How a stage ended."""
 
     last: AttemptResult
@@ -125,7 +125,7 @@ class Runner:
     def _result(self, end: RunEnd, exit_code: int) -> RunResult:
         return RunResult(end, exit_code, tuple(self._attempts))
 
-    def _stage(self, index: int, weight: WeightRef) -> StageResult:
+    def _stage(self, index: int, weight: WeightRef) -> StageOutcome:
         """Tries a stage until it passes or nothing is left to try."""
         stage = self._context.settings.stages[index]
         start = AttemptStart(stage.recipe, weight)
@@ -135,14 +135,14 @@ class Runner:
             last = self._attempt(index, len(past) + 1, start)
             self._attempts.append(last)
             if last.weight is not None or last.end.outcome is Outcome.MEASURED:
-                return StageResult(last)
+                return StageOutcome(last)
             self._say_failed(last)
             if last.end.exit_code in NO_RETRY:
-                return StageResult(last, f"{stage.name}: no retry can help: {last.end.error.strip()}")
+                return StageOutcome(last, f"{stage.name}: no retry can help: {last.end.error.strip()}")
             past.append(PastAttempt(start.recipe, last.end.outcome, rung, start.start_from, last.cause))
             step = next_attempt(past, stage.ladder)
             if isinstance(step, LadderExhausted):
-                return StageResult(last, f"{stage.name}: {step.reason}")
+                return StageOutcome(last, f"{stage.name}: {step.reason}")
             rung = step.rung
             source = self._base if step.start_from is StartFrom.BASE else weight
             start = AttemptStart(step.recipe, source, step.start_from, step.changes, step.why)

@@ -1,6 +1,6 @@
 """The command `python -m stages.estimate CONFIG --batch 8 …`: peak memory of a training, what fits a limit.
 
-`stages.memory.model` says what is counted. No torch.
+`stages.memory.memory_model` says what is counted. No torch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.contract.recipe import ComputeDtype, LossKind, OptimizerStateMode, Rounding
-from stages.memory.model import GIB, Estimate, Options, Shape, TrainingPath, estimate, read_shape
+from stages.memory.memory_model import GIB, Estimate, Options, Shape, TrainingPath, estimate, read_shape
 from stages.weights.dat_index import read_index
 
 _HEAD = "lm_head.weight"

@@ -1,5 +1,5 @@
 """Sizes and rules of the training engine that decide its memory. No torch: `stages.engine` follows them, and
-`stages.memory.model` counts with them.
+`stages.memory.memory_model` counts with them.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 
 from stages.contract.recipe import OptimizerStateMode
 from stages.memory.estimate import fitting, main
-from stages.memory.model import GIB, Options, Shape, TrainingPath, estimate
+from stages.memory.memory_model import GIB, Options, Shape, TrainingPath, estimate
 from tests.conftest import TinyModel
 
 SHAPE_4B = Shape(151936, 2560, 9728, 36, 32, 8, 128)

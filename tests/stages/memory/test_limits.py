@@ -8,7 +8,7 @@ import torch
 from stages.contract.recipe import LossKind, OptimizerStateMode
 from stages.engine import graph, head, ops, streams
 from stages.memory import limits
-from stages.memory.model import Options, Shape, estimate
+from stages.memory.memory_model import Options, Shape, estimate
 from stages.nvfp4 import codec
 from stages.optim import states
 

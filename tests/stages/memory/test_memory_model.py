@@ -16,7 +16,7 @@ from stages.contract.recipe import DataSource, LossKind, OptimizerStateMode, Ove
 from stages.contract.requests import InferencePath, TrainRequest
 from stages.contract.serial import dump
 from stages.engine.engine import plain_path_reason
-from stages.memory.model import GIB, Options, Shape, TrainingPath, estimate, read_shape
+from stages.memory.memory_model import GIB, Options, Shape, TrainingPath, estimate, read_shape
 from stages.nvfp4.linear import Linear
 from stages.process.process import Reporter
 from stages.qwen3.batches import collate, encode_rows
