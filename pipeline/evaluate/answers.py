@@ -10,8 +10,9 @@ from pathlib import Path
 
 from pipeline.core.code_key import code_key
 from pipeline.core.files import replacing
+from pipeline.core.guard_limits import GuardLimits
 from pipeline.core.hashing import sha256_data, sha256_file
-from pipeline.core.settings import GuardLimits, ProbeSettings
+from pipeline.core.settings import ProbeSettings
 from pipeline.core.types import MODEL_FILES, WeightRef
 from pipeline.guard.machine import Machine
 from pipeline.processes.stage_process import (

@@ -29,7 +29,7 @@ from pipeline.guard.trace import TraceWriter
 from pipeline.guard.watchdog import Watchdog, min_available_gb
 from stages.contract.clock import utc_text
 from stages.contract.events import ExitCode
-from stages.contract.signals import StopSignals, exit_process
+from stages.contract.signals import STOP_SIGNALS, StopSignals, exit_process
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,7 +65,7 @@ def _guard(options: GuardOptions, began: float) -> int:
     except OSError as error:
         print_line(f"nothing was started: {error}")
         return ExitCode.FAILED
-    with StopSignals() as signals:
+    with StopSignals(may_be_ignored=STOP_SIGNALS) as signals:
         pids = os.getpid(), supervised.child_pid
         print_line("process {0} guards process {1} 守護行程 {0}, 受守護行程 {1}".format(*pids))
         reader, unreadable = _open_reader(limits, supervised)

@@ -148,7 +148,7 @@ class GuardedProcess:
             if self._callbacks.stop.count > sent:
                 # One signal a turn, and of different kinds: the kernel merges pending signals of one kind.
                 sent += 1
-                self._process.send_signal((_first_stop(), signal.SIGTERM, signal.SIGKILL)[min(sent, 3) - 1])
+                self._process.send_signal((signal.SIGINT, signal.SIGTERM, signal.SIGKILL)[min(sent, 3) - 1])
         self._report_events()
         seconds = time.monotonic() - self._began
         return _collect(self._job, self._process.returncode, self._root, seconds, self._events.bad)
@@ -194,11 +194,6 @@ def guarded_process(
         yield process
     finally:
         process.kill()
-
-
-def _first_stop() -> signal.Signals:
-    """SIGINT; SIGTERM where that is ignored, as by a script's background jobs: the guard inherits that."""
-    return signal.SIGTERM if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else signal.SIGINT
 
 
 def run_guarded(job: Job, limits: GuardLimits, root: Path, callbacks: ProcessCallbacks) -> ProcessResult:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from pipeline.core.settings import GuardLimits, Settings, StageKind, StageSettings
+from pipeline.core.guard_limits import GuardLimits
+from pipeline.core.settings import Settings, StageKind, StageSettings
 from pipeline.core.types import WeightRef
 from pipeline.processes.stage_process import Job, StageCommands
 from stages.contract.recipe import Recipe

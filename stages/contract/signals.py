@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Collection
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -14,18 +15,22 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class StopSignals:
     """A context manager that counts stop signals.
 
-    A signal that is already ignored (SIGHUP under `nohup`) stays ignored.
     Each signal also arrives as one byte, its number, on a pipe: the object can be given to `select`.
     """
 
-    def __init__(self, second_ends: bool = False) -> None:
+    def __init__(
+        self, second_ends: bool = False, may_be_ignored: Collection[signal.Signals] = (signal.SIGHUP,)
+    ) -> None:
         """Counts from the start of the `with` block.
 
         Args:
             second_ends: whether the second signal has its default effect and ends the process at once.
+            may_be_ignored: signals that stay ignored where they already are, as SIGHUP under `nohup`. SIGINT
+                is ignored in a script's background jobs, which can be asked to stop all the same.
         """
         self.count = 0
         self._second_ends = second_ends
+        self._may_be_ignored = may_be_ignored
         self._before: dict[signal.Signals, Any] = {}
         self._pipe: tuple[int, int] | None = None
         self._wakeup_before = -1
@@ -38,7 +43,7 @@ class StopSignals:
         # The pipe first: a signal that is counted must also arrive on it.
         self._wakeup_before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         for number in STOP_SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:
+            if number not in self._may_be_ignored or signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._receive)
         return self
 

@@ -61,7 +61,8 @@ def attention_backward(
     if not _fits_one_tile(output.query, length):
         grad = grad.view(batch, length, heads, dim).transpose(1, 2)
         grads = torch.autograd.grad(output.result, (output.query, output.key, output.value), grad)
-        return tuple(t.transpose(1, 2).reshape(batch * length, -1, dim) for t in grads)  # type: ignore[return-value]
+        query, key, value = (t.transpose(1, 2).reshape(batch * length, -1, dim) for t in grads)
+        return query, key, value
     from stages.engine import layer_kernels
 
     out = grad.new_empty(3, batch * length, heads, dim)

@@ -1,1 +1,1 @@
-"""Texts of the corpus: words, facts, questions and answers. Uses the templates of `stages.corpus.examples`."""
+"""Texts of the corpus: words, facts, questions, answers. Uses the templates of `stages.corpus.examples`."""

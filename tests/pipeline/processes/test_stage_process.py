@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -129,16 +130,18 @@ def test_the_last_memory_is_of_a_whole_line(tmp_path: Path) -> None:
 
 @pytest.mark.fault("a request to stop where SIGINT is ignored", how="SIGINT ignored, as a shell does for `&`")
 def test_a_run_in_the_background_of_a_script_can_be_stopped(tmp_path: Path) -> None:
-    """Ignored signals are inherited: the guard ignores SIGINT too."""
-    handler = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))"
+    """Ignored signals are inherited; the run takes SIGINT back, so its guard and stage hear it again."""
+    handler = "signal.signal(signal.SIGINT, lambda *_: sys.exit(130))"
     job = script(tmp_path, f"import signal, sys, time\n{handler}\nopen('ready', 'w')\ntime.sleep(30)")
-    stop = StopSignals()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with guarded_process(job, LIMITS, tmp_path, ProcessCallbacks(stop=stop)) as process:
+        with (
+            StopSignals() as stop,
+            guarded_process(job, LIMITS, tmp_path, ProcessCallbacks(stop=stop)) as process,
+        ):
             while not (tmp_path / "ready").exists():
                 time.sleep(0.01)
-            stop.count = 1
+            os.kill(os.getpid(), signal.SIGINT)
             ended = process.wait()
     finally:
         signal.signal(signal.SIGINT, before)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.core.settings import GuardLimits, StageSettings
+from pipeline.core.guard_limits import GuardLimits
+from pipeline.core.settings import StageSettings
 from pipeline.core.types import WeightRef
 from pipeline.processes.stage_process import StageCommands
 from pipeline.run.stage_request import attempt_folder, memory_cap_gb, stage_job, stage_request

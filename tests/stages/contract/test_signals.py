@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from stages.contract.signals import StopSignals
+from stages.contract.signals import STOP_SIGNALS, StopSignals
 
 
 def test_signals_are_counted_and_arrive_in_order_while_entered() -> None:
@@ -27,6 +27,18 @@ def test_signals_are_counted_and_arrive_in_order_while_entered() -> None:
         stop.fileno()
 
 
+def test_sigint_is_taken_though_it_was_ignored_unless_it_may_be() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        for ignorable, count in (((signal.SIGHUP,), 1), (STOP_SIGNALS, 0)):
+            with StopSignals(may_be_ignored=ignorable) as stop:
+                os.kill(os.getpid(), signal.SIGINT)
+                assert stop.count == count
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -41,7 +53,7 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
 @pytest.mark.parametrize(("second_ends", "code"), [(True, -signal.SIGTERM), (False, 0)])
 def test_the_second_signal_ends_the_process_if_so_asked(second_ends: bool, code: int) -> None:
     program = (
-        "import os, signal, sys; from stages.contract.signals import StopSignals\n"
+        "import os, signal, sys; from stages.contract.signals import STOP_SIGNALS, StopSignals\n"
         f"with StopSignals(second_ends={second_ends}) as stop:\n"
         "    for _ in range(2): os.kill(os.getpid(), signal.SIGTERM)\n"
         "    sys.exit(stop.count - 2)"
